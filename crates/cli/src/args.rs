@@ -38,7 +38,7 @@ pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("WEIR_C
   weir replay tpcc.trace --device mqsim-default --fit wrap
   weir explain job.fio --device sata-mlc               where the time of the slowest 0.1 % went
   weir waf --policy greedy,fifo                        write amplification beside theory
-  weir crash --states 100000                           power cuts at every moment
+  weir crash --states 100000                           power cuts at every event
   weir reproduce rflush                                a paper's claims, and ours beside them
   weir serve consumer-tlc-nvme --unix /tmp/disk.sock   a disk for other programs, to be cut
   weir volume create disk --device sata-mlc            a disk that is kept in a directory
@@ -89,7 +89,7 @@ pub(crate) enum Command {
     /// Import the files of other simulators
     #[command(subcommand)]
     Import(ImportCommand),
-    /// Say where the time of requests went: queue, link, bus, die, garbage collection, flush
+    /// Show where the time of requests went: queue, link, bus, die, garbage collection, flush
     Explain(ExplainArgs),
     /// Measure write amplification alone, compared with the closed forms
     Waf(WafArgs),

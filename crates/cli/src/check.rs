@@ -53,7 +53,7 @@ use std::time::{Duration as WallDuration, Instant};
   weir check --keep failing --verify './kv check {}' -- ./kv fill {}     keeps an image for each kind of failure
 
 COMMAND runs once, on a mount at a temporary directory; {} stands for that directory (so does $WEIR_DIR). Everything that it \
-does to files is recorded, done again in virtual time on a disk that may lose whatever was not made durable, at several paces, \
+does to files is recorded, repeated in virtual time on a disk that may lose whatever was not made durable, at several paces, \
 and cut at every position. Each directory that may be left is mounted, and the --verify command is run on it by sh: 0 is good, \
 anything else is not.
 
@@ -62,7 +62,7 @@ program that says `stored k1` after its fsync is held to that. Output has to be 
 
 Exit codes: 0 everything is good, 1 something is not, 2 nothing could be judged. docs/check.md says what is tried, and what is not.")]
 pub(crate) struct CheckArgs {
-    /// Judges a directory after a power cut, by its exit code; {} is the directory, standard input what had been printed
+    /// Command that judges a directory after a power cut, by its exit code; {} is the directory, standard input what had been printed
     #[arg(long, value_name = "SHELL COMMAND")]
     verify: String,
     /// Command that runs beforehand, on the empty directory; no power cut falls into it

@@ -42,12 +42,12 @@ const MUTANT_STATES: u64 = 1_000_000;
   weir crash files                        a file system instead of a device: see weir crash files --help
 
 Tiny devices run random histories; their power is cut at every event, also inside of recoveries, and what is left is \
-recovered and held against the contract. A violation is made small and drawn, and ends the command with exit code 1.")]
+recovered and checked against the contract. A violation is minimised and drawn, and ends the command with exit code 1.")]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct CrashArgs {
     #[command(subcommand)]
     pub(crate) command: Option<CrashCommand>,
-    /// A tiny device, as in tiny-d1; may be given often [default: all]
+    /// A tiny device, as in tiny-d1; may be given several times [default: all]
     #[arg(long, short, value_name = "NAME")]
     pub(crate) device: Vec<String>,
     /// So many devices whose features are drawn by the seed; the first of seed 7 is called tiny-drawn-7 [default: 0]
@@ -57,7 +57,7 @@ pub(crate) struct CrashArgs {
     /// Worlds of each device, each with three random histories and at most some 2,000 states; for 200 of them there is a deep one
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, 1_000_000))]
     pub(crate) worlds: Option<u64>,
-    /// Stop after so many distinct states [default without --worlds: 100000]; with --mutants and --planted at most so many for each bug
+    /// Stop after this many distinct states [default without --worlds: 100000]; with --mutants and --planted at most this many for each bug
     /// [default: 1000000]
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
     pub(crate) states: Option<u64>,
@@ -70,13 +70,13 @@ pub(crate) struct CrashArgs {
     /// Plant this bug
     #[arg(long, value_name = "BUG")]
     pub(crate) planted: Option<String>,
-    /// Stop after so many violations
+    /// Stop after this many violations
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<usize>(1, 1_000_000))]
     pub(crate) violations: usize,
     /// Print a violation as it was found, without looking for fewer operations that do as well
     #[arg(long)]
     pub(crate) no_minimise: bool,
-    /// Do again what this token says, and draw it
+    /// Reproduce the failure of this token, and draw it
     #[arg(long, value_name = "TOKEN", conflicts_with_all = ["mutants", "planted", "device", "drawn"])]
     pub(crate) replay: Option<String>,
     #[command(flatten)]
@@ -87,7 +87,7 @@ pub(crate) struct CrashArgs {
 pub(crate) enum CrashCommand {
     /// Cut the power of a file system: sequences of operations on files, every state that the device may leave
     Files(CrashFilesArgs),
-    /// Cut the power below SQLite: what it said was committed is there, and its database is good
+    /// Cut the power below SQLite: committed transactions must be there, and the database must be good
     Sqlite(CrashSqliteArgs),
 }
 
@@ -284,7 +284,7 @@ fn counts(report: &CrashReport) -> String {
         "distinct",
         "in recovery",
         "verdicts",
-        "moments left out",
+        "events left out",
         "exercised",
     ];
     let row = |name: &str, counts: &Counts| {

@@ -50,10 +50,10 @@ const HUNT_STATES_EACH: usize = 40;
   weir crash files --mutants                           would it find a bug? plants every known one in turn
   weir crash files --replay TOKEN                      the line that a violation prints
 
-Each sequence is done on a small volume that has been in use. The power is cut at every write and flush; every state \
+Each sequence runs on a small volume that has been in use. The power is cut at every write and flush; every state \
 that the contract of the device allows there (all of them while few blocks are undecided, then a choice) is recovered by a \
-mount, checked, read, and held against what fsync, fdatasync, sync and rename promise: docs/file-crash.md. A violation is \
-made small, and ends the command with exit code 1. On the simulated device (--on device) the power is cut between and in the \
+mount, checked, read, and compared with what fsync, fdatasync, sync and rename promise: docs/file-crash.md. A violation is \
+minimised, and ends the command with exit code 1. On the simulated device (--on device) the power is cut between and in the \
 operations of its flash, and the device recovers first.")]
 pub(crate) struct CrashFilesArgs {
     /// File system; ext4 has its data ordered, ext4-journal in its journal; f2fs-dual and ext4-dual are for disks with barriers
@@ -69,7 +69,7 @@ pub(crate) struct CrashFilesArgs {
     /// Stop after this many distinct images [default: seq-1 has an end; 100000 for others without --count]
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
     pub(crate) states: Option<u64>,
-    /// Images that are recovered for one sequence, at most
+    /// Most images that are recovered for one sequence
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, 1_000_000))]
     pub(crate) states_each: Option<u64>,
     /// Seed of the volumes and of all random choices

@@ -36,25 +36,25 @@ operations of its medium. What each cut leaves is recovered by the device and th
 rows have to be those after some number of whole transactions: no fewer than had been committed, as far as the mode promises that, and \
 no more than had begun.")]
 pub(crate) struct CrashSqliteArgs {
-    /// Which file system; barriers need f2fs-dual or ext4-dual
+    /// File system; barriers need f2fs-dual or ext4-dual
     #[arg(long, value_name = "FORMAT", value_parser = Format::NAMES, default_value = "ext4")]
     format: String,
     /// SQLite's journal_mode; several are explored one after the other
     #[arg(long, value_name = "MODE", value_enum, value_delimiter = ',', default_value = "delete")]
     journal: Vec<JournalArg>,
-    /// SQLite's synchronous; likewise
+    /// SQLite's synchronous; several are explored one after the other
     #[arg(long, value_name = "LEVEL", value_enum, value_delimiter = ',', default_value = "full")]
     sync: Vec<SyncArg>,
-    /// Which of SQLite's syncs become barriers; likewise
+    /// Which of SQLite's syncs become barriers; several are explored one after the other
     #[arg(long, value_name = "WHICH", value_enum, value_delimiter = ',', default_value = "none")]
     order: Vec<OrderArg>,
-    /// Make so many cuts of each [default: 1000 without --count]
+    /// Number of cuts for each combination [default: 1000 without --count]
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
     cuts: Option<u64>,
-    /// Stop after so many cases
+    /// Stop after this many cases
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
     count: Option<u64>,
-    /// Cuts of one case, at most
+    /// Most cuts of one case
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = whole::<u64>(1, 1_000_000))]
     cuts_each: u64,
     /// Transactions of a case
@@ -66,7 +66,7 @@ pub(crate) struct CrashSqliteArgs {
     /// Seed of the first case
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
     seed: u64,
-    /// Stop after so many violations
+    /// Stop after this many violations
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<usize>(1, 1_000_000))]
     violations: usize,
     /// Plant this bug in the treatment of syncs

@@ -205,7 +205,7 @@ fn describe(config: &DeviceConfig) -> String {
         (
             "spare",
             format!(
-                "{:.1} of {} blocks in a plane; collection begins below {}",
+                "{:.1} of {} blocks in a plane; GC begins below {} free ones",
                 geometry.spare_blocks_per_plane_min(),
                 g.blocks_per_plane,
                 config.ftl.gc.start_below_blocks

@@ -36,7 +36,7 @@ impl Failure {
         match self {
             Self::Usage(line) | Self::Run(line) => line,
             Self::Interrupted => "stopped".into(),
-            Self::BrokenPipe => "nobody reads the output".into(),
+            Self::BrokenPipe => "the output is closed".into(),
         }
     }
 

@@ -47,8 +47,8 @@ const NAMED: usize = 3;
 
 The same run as under `weir fio` or `weir run`, with every nanosecond of every request accounted for. Where a request has \
 several parts, the chain that ended last counts: what it waited for, back to its arrival. Rows add up to the latency. \
-`die busy with` says what the die did instead; `plane out of room` is host data that wait for collection; below \
-`admission` stands what the page went through that made room in the buffer.")]
+`die busy with` says what the die did instead; `plane out of room` is host data that wait for garbage collection; below \
+`admission` are the stages of the page that made room in the buffer.")]
 pub(crate) struct ExplainArgs {
     /// A scenario, or a fio job file with --device
     #[arg(value_name = "SCENARIO.toml|JOBFILE")]
@@ -62,10 +62,10 @@ pub(crate) struct ExplainArgs {
     /// Only this kind of request
     #[arg(long, value_enum)]
     kind: Option<KindArg>,
-    /// For a job file: a preset (see `weir device list`) or a device file; may be given often
+    /// For a job file: a preset (see `weir device list`) or a device file; may be given several times
     #[arg(long, short, value_name = "PRESET|FILE.toml")]
     device: Vec<String>,
-    /// Set a key of every device, or of the scenario; may be given often
+    /// Set a key of every device, or of the scenario; may be given several times
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// For a job file: seed of all randomness [default: 1]

@@ -50,16 +50,16 @@ own results. A workload is a personality of filebench (fileserver, varmail, webs
 filebench model and options of a mix are set behind its name.
 
 --flush says what becomes of a sync: a FLUSH of the whole buffer, a range flush of what belongs to the file, or nothing, \
-which no power cut would forgive. ext4 sends no range flushes. With --commit dual what is committed is kept in its order by \
+which loses synced data at a power cut. ext4 sends no range flushes. With --commit dual what is committed is kept in its order by \
 barriers, which the device must have (order.policy); with --commit F2FS is behind the block layer, too. Time is virtual: the same seed gives the same bytes.")]
 pub(crate) struct FilesArgs {
     /// filebench personality, filebench file, fio job file, tpcc, linkbench or oltp-insert
     #[arg(value_name = "WORKLOAD[,VARIABLE=VALUE...]", required = true)]
     workload: Vec<String>,
-    /// A preset (see `weir device list`) or a device file; may be given often
+    /// A preset (see `weir device list`) or a device file; may be given several times
     #[arg(long, short, value_name = "PRESET|FILE.toml", required = true)]
     device: Vec<String>,
-    /// Set a key of every device, as in buffer.capacity=64MiB; may be given often
+    /// Set a key of every device, as in buffer.capacity=64MiB; may be given several times
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// The file system

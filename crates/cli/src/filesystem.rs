@@ -39,7 +39,7 @@ pub(crate) struct VolumeArgs {
     /// Name of the volume
     #[arg(long, short, value_name = "TEXT", default_value = "")]
     label: String,
-    /// Identity of the volume, 32 hexadecimal digits [default: random]
+    /// UUID of the volume, 32 hexadecimal digits [default: random]
     #[arg(long, value_name = "UUID", value_parser = uuid)]
     uuid: Option<[u8; 16]>,
     /// Time of the root directory, in seconds since 1970 [default: now]
@@ -65,7 +65,7 @@ Features: extra_attr, flexible_inline_xattr, inode_checksum, inode_crtime, sb_ch
 pub(crate) struct F2fsArgs {
     #[command(flatten)]
     volume: VolumeArgs,
-    /// Per cent of the main area that cleaning has for itself [default: what leaves users most]
+    /// Over-provisioned part of the main area, in per cent, which makes cleaning cheap [default: what leaves users most]
     #[arg(long, short, value_name = "PERCENT", value_parser = percent)]
     overprovision: Option<u32>,
     /// Segments of 2 MiB in a section, the unit of cleaning
@@ -74,7 +74,7 @@ pub(crate) struct F2fsArgs {
     /// Sections in a zone; the logs begin in zones of their own
     #[arg(long, short = 'z', value_name = "N", default_value_t = 1, value_parser = whole::<u32>(1, 1024))]
     sections_per_zone: u32,
-    /// Switch on an optional part of the format; may be given often
+    /// Switch on an optional part of the format; may be given several times
     #[arg(long, short = 'O', value_name = "NAME")]
     feature: Vec<String>,
 }
@@ -100,7 +100,7 @@ pub(crate) struct Ext4Args {
     /// Bytes of the volume for each inode [default: by size, mostly 16384]
     #[arg(long, short, value_name = "BYTES", value_parser = whole::<u32>(4096, 67_108_864), conflicts_with = "inodes")]
     inode_ratio: Option<u32>,
-    /// Inodes, at least
+    /// Least number of inodes
     #[arg(long, short = 'N', value_name = "N", value_parser = whole::<u32>(1, u32::MAX.into()))]
     inodes: Option<u32>,
     /// Per cent of the volume that only the superuser may take
@@ -109,10 +109,10 @@ pub(crate) struct Ext4Args {
     /// Size of the journal, as in 64MiB [default: by size, 4MiB to 1GiB]
     #[arg(long, short = 'J', value_name = "SIZE", value_parser = volume_size)]
     journal_size: Option<Bytes>,
-    /// Switch an optional part of the format, off with ^ before its name; may be given often
+    /// Switch an optional part of the format, off with ^ before its name; may be given several times
     #[arg(long, short = 'O', value_name = "NAME")]
     feature: Vec<String>,
-    /// Start of the hashes of names, 32 hexadecimal digits [default: random]
+    /// Seed of the hashes of names, 32 hexadecimal digits [default: random]
     #[arg(long, value_name = "UUID", value_parser = uuid)]
     hash_seed: Option<[u8; 16]>,
 }
@@ -122,10 +122,10 @@ pub(crate) struct Ext4Args {
   weir fsck disk.img
   weir fsck disk.img --output json
 
-F2FS and ext4 are recognised. Nothing is written. Every name is followed from the root, every table is held against what \
+F2FS and ext4 are recognised. Nothing is written. Every name is followed from the root, every table is compared with what \
 was found: reachability, addresses, bitmaps, checksums, hashes of names, links, counts. Each problem is one line that \
-begins with the name of its kind. Of F2FS what was written by fsync after the last checkpoint is not looked at; ext4 is \
-checked as it is when its journal has been replayed.
+begins with the name of its kind. On F2FS, data that fsync wrote after the last checkpoint are not checked; ext4 is \
+checked in the state after a replay of its journal.
 
 Exit codes: 0 nothing is wrong, 1 the volume is damaged, 2 there is no volume or it has what is not supported.")]
 pub(crate) struct FsckArgs {

@@ -33,9 +33,9 @@ enum Switch {
   weir cut mnt.control                                   cuts its power; what was synced is there again
   umount mnt                                             or Ctrl-C: writes everything and ends
 
-ext4 and F2FS are recognised. A VOLUME (`weir volume create`) has its device and is on the host's disk at each moment. An \
+ext4 and F2FS are recognised. A VOLUME (`weir volume create`) has its device and is on the host's disk at all times. An \
 IMAGE is read into a fresh device and written back when the mount has ended, as a new file that takes its place: until \
-then the file is as before. Whatever kills the command or this machine takes everything since the mount, synced or not; a \
+then the file is as before. If the command or this machine is killed, everything since the mount is lost, synced or not; a \
 volume keeps what was synced.
 
 The command stays until the directory is unmounted and ends when everything is written; only then is the image or volume \
@@ -51,7 +51,7 @@ pub(crate) struct MountArgs {
     /// Device of an image: a preset (see `weir device list`) or a device file [default: consumer-tlc-nvme]
     #[arg(long, short, value_name = "PRESET|FILE.toml")]
     device: Option<String>,
-    /// Set a key of the device, as in buffer.capacity=64MiB; may be given often
+    /// Set a key of the device, as in buffer.capacity=64MiB; may be given several times
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Make this file system first, if there is none
@@ -113,7 +113,7 @@ pub(crate) struct MountArgs {
     /// Seed of all randomness of an image's device
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
     seed: u64,
-    /// Nothing but errors
+    /// Print nothing but errors
     #[arg(long, short)]
     quiet: bool,
 }

@@ -92,7 +92,7 @@ pub(crate) struct RunArgs {
     /// The scenario file
     #[arg(value_name = "SCENARIO.toml")]
     pub(crate) scenario: PathBuf,
-    /// Set a key of the scenario; may be given often. Device keys are device.N.KEY or device.*.KEY
+    /// Set a key of the scenario; may be given several times. Device keys are device.N.KEY or device.*.KEY
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
     /// Repeat everything with the seeds 1 to N, short for --set seeds=N
@@ -118,10 +118,10 @@ pub(crate) enum FioOutput {
 /// Devices, and their state.
 #[derive(Debug, Args)]
 pub(crate) struct DeviceArgs {
-    /// A preset (see `weir device list`) or a device file; may be given often
+    /// A preset (see `weir device list`) or a device file; may be given several times
     #[arg(long, short, value_name = "PRESET|FILE.toml", required = true)]
     pub(crate) device: Vec<String>,
-    /// Set a key of every device, as in ftl.gc.policy=fifo; may be given often
+    /// Set a key of every device, as in ftl.gc.policy=fifo; may be given several times
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
     /// Seed of all randomness
@@ -394,13 +394,13 @@ pub(crate) struct WafArgs {
     /// A preset (see `weir device list`) or a device file
     #[arg(long, short, value_name = "PRESET|FILE.toml", default_value = "amf")]
     pub(crate) device: String,
-    /// Set a key of the device, as in ftl.gc.choices=4; may be given often
+    /// Set a key of the device, as in ftl.gc.choices=4; may be given several times
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
-    /// Victim policy: greedy, cost-benefit, d-choices or fifo; may be given often [default: greedy, fifo]
+    /// Victim policy: greedy, cost-benefit, d-choices or fifo; may be given several times [default: greedy, fifo]
     #[arg(long, value_name = "POLICY", value_delimiter = ',')]
     pub(crate) policy: Vec<String>,
-    /// Over-provisioning, a fraction; may be given often [default: 0.1, 0.2, 0.3]
+    /// Over-provisioning, a fraction; may be given several times [default: 0.1, 0.2, 0.3]
     #[arg(long, alias = "op", value_name = "0..0.9", value_delimiter = ',', value_parser = real)]
     pub(crate) over_provisioning: Vec<f64>,
     /// Devices that are measured at once; results do not depend on it [default: one for each processor]
@@ -456,7 +456,7 @@ pub(crate) struct ReproduceArgs {
     /// The paper: rflush or barrier
     #[arg(value_name = "PAPER")]
     pub(crate) paper: String,
-    /// Only this study and its claims; may be given often [default: all]
+    /// Only this study and its claims; may be given several times [default: all]
     #[arg(long, value_name = "NAME")]
     pub(crate) study: Vec<String>,
     /// Scale of the paper's set-up

@@ -48,10 +48,10 @@ pub(crate) struct ServeArgs {
     /// Disks to serve: a preset, a device file or a volume; with several, as NAME=DISK
     #[arg(value_name = "[NAME=]PRESET|FILE.toml|VOLUME", required = true)]
     exports: Vec<String>,
-    /// Listen on this unix socket; may be given often
+    /// Listen on this unix socket; may be given several times
     #[arg(long, value_name = "PATH", help_heading = "Where clients connect")]
     unix: Vec<PathBuf>,
-    /// Listen on this TCP address; may be given often [default: 127.0.0.1:10809 without --unix]
+    /// Listen on this TCP address; may be given several times [default: 127.0.0.1:10809 without --unix]
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Where clients connect")]
     tcp: Vec<SocketAddr>,
     /// Certificate chain for TLS, a PEM file
@@ -88,7 +88,7 @@ pub(crate) struct ServeArgs {
     /// all of it in memory]
     #[arg(long, value_name = "SIZE", value_parser = crate::values::bound)]
     memory: Option<Bytes>,
-    /// Set a key of every device, as in buffer.capacity=64MiB; may be given often
+    /// Set a key of every device, as in buffer.capacity=64MiB; may be given several times
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Seed of all randomness
@@ -117,7 +117,7 @@ pub(crate) struct ServeArgs {
     /// Watch it on the terminal: see `weir top`
     #[arg(long, conflicts_with_all = ["quiet", "output"])]
     top: bool,
-    /// Nothing but errors
+    /// Print nothing but errors
     #[arg(long, short, conflicts_with = "output")]
     quiet: bool,
 }

@@ -32,10 +32,10 @@ SQLite runs unchanged, on a thread that waits for virtual time, and its transact
 cut may lose the newest transactions. Barriers need --commit dual, which is the default with them, and a device that keeps \
 order (order.policy). docs/sqlite.md has the protocol.")]
 pub(crate) struct SqliteArgs {
-    /// A preset (see `weir device list`) or a device file; may be given often
+    /// A preset (see `weir device list`) or a device file; may be given several times
     #[arg(long, short, value_name = "PRESET|FILE.toml", required = true)]
     device: Vec<String>,
-    /// Set a key of every device, as in buffer.capacity=64MiB; may be given often
+    /// Set a key of every device, as in buffer.capacity=64MiB; may be given several times
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// The file system
@@ -62,13 +62,13 @@ pub(crate) struct SqliteArgs {
     /// Operation of each transaction on a row
     #[arg(long, value_name = "WHAT", value_enum, default_value = "insert")]
     mix: MixArg,
-    /// Transactions at most
+    /// Most transactions
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = whole::<u64>(1, 100_000_000))]
     transactions: u64,
     /// Time at the start in which transactions do not count
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
     ramp: Duration,
-    /// No transaction begins after so much measured time
+    /// No transaction begins after this much measured time
     #[arg(long, value_name = "TIME", value_parser = time)]
     runtime: Option<Duration>,
     /// Rows at the beginning

@@ -34,8 +34,8 @@ pub(crate) fn control_of(path: &Path) -> PathBuf {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Shows, for each disk: requests and bytes per second and their latency since the last picture, percentiles since
-the beginning, how full the buffer is, write amplification, collection, wear, free blocks, and how busy each die is.
-Ctrl-C ends the view and not the server. Where the output is no terminal, one picture is printed; as JSON it is the status of one moment."
+the beginning, how full the buffer is, write amplification, garbage collection, wear, free blocks, and how busy each die is.
+Ctrl-C ends the view and not the server. Where the output is no terminal, one picture is printed; as JSON it is the status at one instant."
 )]
 pub(crate) struct TopArgs {
     /// The server's control socket, or the unix socket that it serves
@@ -192,7 +192,7 @@ fn disk_picture(text: &mut String, old: &DiskStatus, disk: &DiskStatus, wall_s: 
     };
     let _ = writeln!(
         text,
-        "  flash   WAF {} now, {} in all; {:.0} units/s moved by collection, {:.1} erases/s",
+        "  flash   WAF {} now, {} in all; {:.0} units/s moved by GC, {:.1} erases/s",
         waf([delta(0), delta(1), delta(2), delta(3)]),
         waf(disk.units),
         delta(2) as f64 / wall_s,

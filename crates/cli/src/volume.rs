@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) enum VolumeCommand {
     /// Make a volume with a device fresh from the factory
     Create(CreateArgs),
-    /// Say what a volume is: device, wear, how full, closed or not
+    /// Describe a volume: device, wear, how full, closed or not
     Info(LookArgs),
     /// Read everything in a volume and try a recovery, without changing it; exit code 1 if something is wrong
     Check(LookArgs),
@@ -48,7 +48,7 @@ pub(crate) struct CreateArgs {
     /// A preset (see `weir device list`) or a device file
     #[arg(long, short, value_name = "PRESET|FILE.toml")]
     device: String,
-    /// Set a key of the device, as in buffer.capacity=64MiB; may be given often
+    /// Set a key of the device, as in buffer.capacity=64MiB; may be given several times
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Bytes that the host sees, as in 100GiB; planes get more or fewer blocks [default: the device's own]
@@ -70,7 +70,7 @@ pub(crate) struct LookArgs {
     directory: PathBuf,
     #[command(flatten)]
     shape: ShapeArgs,
-    /// No progress; errors are still said
+    /// No progress; errors are still printed
     #[arg(long, short)]
     quiet: bool,
 }
@@ -87,7 +87,7 @@ pub(crate) struct UpgradeArgs {
     /// The directory
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// No progress; errors are still said
+    /// No progress; errors are still printed
     #[arg(long, short)]
     quiet: bool,
 }

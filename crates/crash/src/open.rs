@@ -299,7 +299,7 @@ impl<'a> World<'a> {
             let wrong = |what: &str| Err(format!("block {block}, page {page}: {what} ({known:?})"));
             let operation = match known {
                 Known::Empty if state == PageState::Erased || is_erasing || media.erase_torn(id) => continue,
-                Known::Empty => return wrong("something is there that nobody has written"),
+                Known::Empty => return wrong("a page that was never written is not erased"),
                 Known::Written { operation, is_done: true } if !is_erasing => {
                     if state != PageState::Good {
                         return wrong("what completed is not there");

@@ -169,7 +169,7 @@ metrics! {
         commits,
         /// Transactions that were rolled back.
         rollbacks,
-        /// Waits for a row that another transaction had.
+        /// Waits for a row that another transaction had locked.
         lock_waits,
         /// Waits that would have been for ever.
         deadlocks,
@@ -189,13 +189,13 @@ metrics! {
         log_waits,
         /// Writes of the log.
         log_writes,
-        /// Bytes of these writes.
+        /// Bytes written to the log.
         log_written_bytes,
         /// Syncs of the log. Commits that share one are the group commit.
         log_syncs,
         /// Checkpoints.
         checkpoints,
-        /// Pages that became two.
+        /// Page splits.
         splits,
         /// Pages whose rows went to a neighbour, or that became empty.
         merges,

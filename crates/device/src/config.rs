@@ -1,4 +1,4 @@
-//! What a device is made of: typed, validated once, with errors that name key, value and range.
+//! The configuration of a device: typed, validated once, with errors that name key, value and range.
 
 use flashweir_core::{Bytes, Duration, LinkConfig};
 use flashweir_ftl::{GcPolicy, Striping};
@@ -10,19 +10,19 @@ pub use flashweir_ftl::epochs::PersistPolicy;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceConfig {
-    /// Name, as reports show it.
+    /// Name, as shown in reports.
     pub name: String,
-    /// One line on what the device stands for, and where the parameters come from.
+    /// One line that says what the device stands for and where the parameters come from.
     #[serde(default)]
     pub source: String,
-    /// What runs on it.
+    /// The kind of firmware.
     #[serde(default, skip_serializing_if = "FirmwareKind::is_page")]
     pub firmware: FirmwareKind,
     /// Counts and sizes of the medium.
     pub geometry: GeometryConfig,
     /// Times of the medium.
     pub timing: TimingConfig,
-    /// Map, allocation, collection, wear.
+    /// Map, allocation, garbage collection and wear-levelling.
     #[serde(default)]
     pub ftl: FtlConfig,
     /// The write buffer.
@@ -31,7 +31,7 @@ pub struct DeviceConfig {
     /// Streams and epochs.
     #[serde(default)]
     pub order: OrderConfig,
-    /// What goes wrong on the medium.
+    /// Faults of the medium.
     #[serde(default)]
     pub faults: FaultConfig,
     /// The link to the host.
@@ -39,14 +39,14 @@ pub struct DeviceConfig {
     pub link: LinkConfig,
 }
 
-/// What runs on a device.
+/// The firmware of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FirmwareKind {
-    /// A page map in the device: hosts see sectors.
+    /// Page-mapped: the map is in the device, and hosts see sectors.
     #[default]
     Page,
-    /// No map: hosts see physical units and erase blocks themselves (open-channel §6).
+    /// Open channel: no map; hosts see physical units and erase blocks themselves (open-channel §6).
     OpenChannel,
 }
 
@@ -121,7 +121,7 @@ pub enum PageTimes {
 }
 
 impl PageTimes {
-    /// All of them longer by `fraction`.
+    /// Returns these times, each longer by `fraction`.
     pub fn longer_by(&self, fraction: f64) -> Self {
         let longer =
             |time: &Duration| Duration::from_nanos((time.as_nanos() as f64 * (1.0 + fraction)) as u64);
@@ -158,16 +158,16 @@ pub struct TimingConfig {
     /// Bus time of the command and address cycles of a read, a program, an erase.
     #[serde(default)]
     pub command: [Duration; 3],
-    /// Extra bus time for each further plane of a multi-plane read, program, erase.
+    /// Additional bus time for each further plane of a multi-plane read, program, erase.
     #[serde(default)]
     pub command_next_plane: [Duration; 3],
-    /// Planes of one die may work on the same page offset at once.
+    /// Whether planes of one die may work on the same page offset at once.
     #[serde(default = "yes")]
     pub multi_plane: bool,
-    /// Dies of one chip work independently; otherwise a chip takes one command at a time.
+    /// Whether dies of one chip work independently; otherwise a chip takes one command at a time.
     #[serde(default = "yes")]
     pub die_interleaving: bool,
-    /// A read interrupts a program or an erase.
+    /// Suspend, with which a read interrupts a program or an erase; `None` if the flash has none.
     #[serde(default)]
     pub suspend: Option<SuspendConfig>,
 }
@@ -180,17 +180,17 @@ fn yes() -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SuspendConfig {
-    /// Reads interrupt programs.
+    /// Whether reads interrupt programs.
     pub program: bool,
-    /// Reads interrupt erases.
+    /// Whether reads interrupt erases.
     pub erase: bool,
-    /// From the suspend command until the die takes the read.
+    /// Time from the suspend command until the die takes the read.
     pub latency: Duration,
-    /// At most so many interruptions of one operation, so that it ends.
+    /// Most interruptions of one operation, so that it ends.
     pub max_per_operation: u32,
 }
 
-/// Where a page write goes.
+/// How a page write finds its plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Allocation {
@@ -200,7 +200,7 @@ pub enum Allocation {
     Dynamic,
 }
 
-/// What the device keeps on the medium about itself.
+/// The metadata that the device keeps on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Metadata {
@@ -210,11 +210,11 @@ pub enum Metadata {
     None,
 }
 
-/// Where the map from logical to physical units is while the device runs.
+/// Where the map from logical to physical units is kept while the device runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Translation {
-    /// All of it in the memory of the device.
+    /// All of it is in the memory of the device.
     #[default]
     Resident,
     /// On the medium, in translation pages; the memory of the device holds some of them (DFTL).
@@ -227,26 +227,26 @@ impl Translation {
     }
 }
 
-/// Whom the miss of a translation page holds up.
+/// What the miss of a translation page holds up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Miss {
-    /// Everybody: commands behind it wait, whatever they ask for (append-segments §7.2).
+    /// All commands behind it, whatever they ask for (append-segments §7.2).
     #[default]
     HoldsAll,
-    /// The command, or the page of host data, that misses.
+    /// Only the command, or the page of host data, that misses.
     HoldsOwn,
 }
 
-/// The cache of a map that is on the medium. It means nothing where the map is resident.
+/// The cache of a map that is on the medium. Not used where the map is resident.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DemandConfig {
-    /// Part of all translation pages that the cache holds, above 0 and at most 1; one page at least.
+    /// Fraction of all translation pages that the cache holds, above 0 and at most 1; at least one page.
     pub cached: f64,
-    /// Mapping units that one translation page, which is one flash page, maps.
+    /// Mapping units that one translation page maps; a translation page is one flash page.
     pub entries: u32,
-    /// Whom a miss holds up.
+    /// What a miss holds up.
     pub miss: Miss,
 }
 
@@ -262,17 +262,17 @@ impl DemandConfig {
     }
 }
 
-/// Map, allocation, collection, wear.
+/// Map, allocation, garbage collection and wear-levelling.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FtlConfig {
-    /// Resident or cached on demand.
+    /// Whether the map is resident or cached on demand.
     #[serde(skip_serializing_if = "Translation::is_resident")]
     pub translation: Translation,
     /// The cache, where the map is cached on demand.
     #[serde(skip_serializing_if = "DemandConfig::is_default")]
     pub demand: DemandConfig,
-    /// Static or dynamic.
+    /// Whether allocation is static or dynamic.
     pub allocation: Allocation,
     /// Order of the dimensions under static allocation.
     pub striping: Striping,
@@ -282,7 +282,7 @@ pub struct FtlConfig {
     pub gc: GcConfig,
     /// Wear-levelling.
     pub wear: WearConfig,
-    /// What survives.
+    /// Whether the map survives a power cut.
     pub metadata: Metadata,
 }
 
@@ -307,17 +307,16 @@ impl Default for FtlConfig {
 pub struct GcConfig {
     /// How victims are chosen.
     pub policy: GcPolicy,
-    /// The d of d-choices.
+    /// The d of the d-choices policy.
     pub choices: u32,
-    /// Survivors get a write frontier of their own.
+    /// Whether the survivors of GC get a write frontier of their own.
     pub hot_cold: bool,
-    /// Collection and host writes take turns on a die, and a plane that collects takes host writes at the pace at
-    /// which it gains room, so that they never stop for a whole block. Otherwise collection goes first whenever it
-    /// has something to do.
+    /// Whether GC and host writes take turns on a die. Then a plane that collects takes host writes at the pace at which GC gains
+    /// room, so that they never stop for a whole block. Otherwise GC goes first whenever it has work.
     pub preemptible: bool,
-    /// A plane collects when it has fewer free blocks, as long as that gains room.
+    /// GC of a plane starts when the plane has fewer free blocks than this, as long as GC gains room.
     pub start_below_blocks: u32,
-    /// Free blocks of each plane that only collection may use.
+    /// Free blocks of each plane that only GC may use.
     pub reserve_blocks: u32,
 }
 
@@ -338,9 +337,9 @@ impl Default for GcConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WearConfig {
-    /// Take the least worn free block.
+    /// Whether a block that is opened is the least worn free one.
     pub dynamic: bool,
-    /// Move the least worn block's data when it lags the most worn one by more erases; 0 is off.
+    /// Moves the data of the least worn block when it lags the most worn one by more erases than this; 0 is off.
     pub static_threshold: u32,
 }
 
@@ -350,7 +349,7 @@ impl Default for WearConfig {
     }
 }
 
-/// What the buffer promises.
+/// What a completed write promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BufferMode {
@@ -362,25 +361,25 @@ pub enum BufferMode {
     PowerLossProtected,
 }
 
-/// What the device does with a range flush.
+/// How the device answers a range flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RangeFlushSupport {
-    /// It does not know the command.
+    /// The device does not know the command.
     None,
-    /// It makes durable what was asked for, and what that depends on.
+    /// The device makes durable what was asked for, and what that depends on.
     Selective,
-    /// It makes everything durable, as for a FLUSH: what the same host would get from a device without the command.
+    /// The device makes everything durable, as for a FLUSH: what the same host would get from a device without the command.
     Whole,
 }
 
-/// Which dirty page is written first.
+/// Which dirty unit leaves the buffer first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Eviction {
     /// The one that was written first.
     Fifo,
-    /// The one that was not rewritten for longest.
+    /// The one that has not been rewritten for the longest time.
     Lru,
 }
 
@@ -388,26 +387,26 @@ pub enum Eviction {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BufferConfig {
-    /// What it promises.
+    /// What a completed write promises.
     pub mode: BufferMode,
-    /// Its size.
+    /// Size of the buffer.
     pub capacity: Bytes,
     /// Background writing starts above this fraction of dirty units.
     pub high_water: f64,
-    /// … and stops at this one.
+    /// Background writing stops at this fraction.
     pub low_water: f64,
-    /// Which dirty unit goes first.
+    /// Which dirty unit leaves the buffer first.
     pub eviction: Eviction,
-    /// Bytes per second of its memory; 0 is unlimited.
+    /// Bytes per second of the buffer memory; 0 is unlimited.
     pub bytes_per_s: u64,
-    /// Fixed time of one access to its memory.
+    /// Fixed time of one access to the buffer memory.
     pub access_latency: Duration,
-    /// What the capacitor can save at a power cut; less than the capacity makes the device a D1.
+    /// Bytes that the capacitor can save at a power cut; less than the capacity makes the device a D1.
     pub protected: Option<Bytes>,
-    /// What it does with a range flush.
+    /// How the device answers a range flush.
     pub range_flush: RangeFlushSupport,
-    /// While a FLUSH or a range flush is under way no other command gets at the buffer, not even a read: what the one semaphore
-    /// of the RFLUSH paper's released prototype does (range-flush §7.7), and nobody should want.
+    /// Whether a FLUSH or a range flush keeps all other commands, even reads, from the buffer until it ends. The RFLUSH paper's
+    /// released prototype does so with one semaphore (range-flush §7.7); no real device should.
     pub exclusive_flush: bool,
 }
 
@@ -432,13 +431,13 @@ impl Default for BufferConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OrderConfig {
-    /// How order is kept.
+    /// How the device keeps the order of epochs.
     pub policy: PersistPolicy,
-    /// Epochs that may become one transaction, so that a page that is rewritten within them is written once (contract §6.4);
-    /// 1 fuses nothing. Of `transactional` only.
+    /// Number of epochs that may become one transaction, so that a page that is rewritten within them is written once (contract
+    /// §6.4); 1 fuses nothing. Only for `transactional`.
     pub fuse_epochs: u32,
-    /// Programs take longer by this fraction: what the barrier paper charges a device whose firmware lacks the command
-    /// (barriers §2.6).
+    /// Fraction by which programs take longer: what the barrier paper charges a device whose firmware lacks the command (barriers
+    /// §2.6).
     pub penalty: f64,
 }
 
@@ -448,7 +447,7 @@ impl Default for OrderConfig {
     }
 }
 
-/// What goes wrong on the medium.
+/// Faults of the medium.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FaultConfig {
@@ -460,12 +459,12 @@ pub struct FaultConfig {
     pub erase_fail: f64,
     /// Erases after which a block fails; 0 is never.
     pub endurance: u32,
-    /// A cut during a program may destroy the pages of the same word line that were written before.
+    /// Whether a power cut during a program may destroy the pages of the same word line that were written before.
     pub paired_page_loss: bool,
 }
 
 impl DeviceConfig {
-    /// Whether epochs have to be kept in order: a device that loses nothing at a cut does so without effort.
+    /// Whether epochs have to be kept in order: a device that loses nothing at a power cut keeps their order without effort.
     pub fn keeps_epochs(&self) -> bool {
         let protected = self.buffer.mode == BufferMode::PowerLossProtected && self.completion_is_durable();
         self.order.policy != PersistPolicy::None && !protected

@@ -1,12 +1,12 @@
-//! The context of a firmware: the parts of an SSD that every firmware has, and the moment.
+//! The context of a firmware: the parts of an SSD that every firmware has, and the current instant.
 //!
-//! Place in the data flow: [`crate::ssd`] enters it at each command and event; the firmware reads the instant, pushes operations,
-//! completes commands and leaves effects in it.
+//! Place in the data flow: [`crate::ssd`] sets the instant at each command and event; the firmware reads it, pushes operations,
+//! completes commands and leaves effects here.
 //!
-//! Invariants: a command completes once; nothing new begins at a die before all operations that ended at the same event have had
-//! their effect.
+//! Invariants: a command completes once; no new operation begins at a die before all operations that ended at the same event have
+//! had their effect.
 //!
-//! Deliberately absent: whatever one firmware knows and another does not.
+//! Deliberately absent: state that only one firmware has.
 
 use crate::config::{BufferMode, DeviceConfig, Metadata};
 use crate::effect::{Effect, Event};
@@ -19,11 +19,11 @@ use crate::planted::PlantedBug;
 use flashweir_core::command::StreamId;
 use flashweir_core::{Command, Completion, Done, Instant, Lba, Lpn};
 
-/// See the module.
+/// The context; see the module.
 #[derive(Clone, Debug)]
 pub(crate) struct Cx<J> {
     pub(crate) now: Instant,
-    /// Effects of the moment, in order.
+    /// Effects of the current command or event, in order.
     pub(crate) effects: Vec<Effect>,
     pub(crate) config: DeviceConfig,
     pub(crate) geometry: Geometry,
@@ -31,13 +31,13 @@ pub(crate) struct Cx<J> {
     pub(crate) front: Front,
     pub(crate) flash: Flash<J>,
     pub(crate) planted: Option<PlantedBug>,
-    /// What would begin waits in `to_start`.
+    /// Whether stations that could begin an operation are collected in `to_start` instead.
     pub(crate) starts_later: bool,
     pub(crate) to_start: Vec<StationId>,
 }
 
 impl<J: Copy> Cx<J> {
-    /// At the beginning of time, with no command.
+    /// Returns a context at instant zero, without commands.
     pub(crate) fn new(
         config: DeviceConfig,
         geometry: Geometry,
@@ -72,7 +72,7 @@ impl<J: Copy> Cx<J> {
         faults.program_fail > 0.0 || faults.erase_fail > 0.0 || faults.endurance > 0
     }
 
-    /// Lets the channel of `station` begin what it can.
+    /// Lets the channel of `station` begin the operations that it can.
     #[inline]
     pub(crate) fn start(&mut self, station: StationId, placer: &mut impl Placer<J>) {
         if self.starts_later {
@@ -84,14 +84,14 @@ impl<J: Copy> Cx<J> {
         self.flash.machine.start(self.now, station, (&mut self.flash.blocks, placer), &mut schedule);
     }
 
-    /// Queues an operation at its die, which begins it when it can.
+    /// Queues an operation at its die, which begins it as soon as it can.
     #[inline]
     pub(crate) fn push(&mut self, op: Op<J>, placer: &mut impl Placer<J>) {
         let station = self.flash.machine.push(op);
         self.start(station, placer);
     }
 
-    /// An operation of a page that is given, or of its block; so many bytes cross the bus.
+    /// Returns an operation on the given page, or on its block; `bytes` cross the bus.
     #[inline]
     pub(crate) fn given(
         &self,
@@ -104,7 +104,7 @@ impl<J: Copy> Cx<J> {
         Op { kind, class, plane, at, frontier: None, bytes, purpose, job }
     }
 
-    /// When the buffer memory has moved `bytes` of a command; `None` if that takes no time.
+    /// The instant at which the buffer memory will have moved `bytes` of a command; `None` if that takes no time.
     #[inline]
     pub(crate) fn memory_access(&mut self, command: u32, bytes: u64) -> Option<Instant> {
         let (from, until) = self.front.memory_access(self.now, &self.config.buffer, bytes)?;
@@ -112,7 +112,7 @@ impl<J: Copy> Cx<J> {
         Some(until)
     }
 
-    /// Gives a command its sequence number when its first part is accepted.
+    /// Gives a command its sequence number when its first part is accepted; returns the number.
     pub(crate) fn accept(&mut self, at: u32) -> u64 {
         if self.front.commands.get(at).seq == 0 {
             let seq = self.next_seq();
@@ -141,7 +141,7 @@ impl<J: Copy> Cx<J> {
         self.answer(command, done);
     }
 
-    /// Completes a command with this answer, unless it has failed.
+    /// Completes a command with this answer, or with its error if it has failed.
     pub(crate) fn answer(&mut self, command: u32, done: Done) {
         let active = self.front.commands.get_mut(command);
         self.metrics.completions += 1;
@@ -159,7 +159,7 @@ impl<J: Copy> Cx<J> {
         self.effects.push(Effect::Complete(Completion { id, queue, result }));
     }
 
-    /// One part of a command has ended.
+    /// One part of a command has ended; completes the command if it was the last one.
     pub(crate) fn part_done(&mut self, command: u32) {
         let active = self.front.commands.get_mut(command);
         active.left -= 1;
@@ -168,7 +168,7 @@ impl<J: Copy> Cx<J> {
         }
     }
 
-    /// The stream that a command belongs to, if that means anything here.
+    /// The stream that a command belongs to; `None` on a device that keeps no order.
     #[inline]
     pub(crate) fn stream_of(&self, command: u32) -> Option<StreamId> {
         self.front.stream_of(command)
@@ -180,12 +180,12 @@ impl<J: Copy> Cx<J> {
         Span::new(lba, blocks, &self.geometry)
     }
 
-    /// The first 512-byte block of a unit, for errors.
+    /// The first sector of a unit, for errors.
     pub(crate) fn lba(&self, lpn: Lpn) -> Lba {
         self.geometry.lba_of(lpn)
     }
 
-    /// Whether deallocations and maps must survive a cut.
+    /// Whether deallocations and maps must survive a power cut.
     pub(crate) fn keeps_metadata(&self) -> bool {
         self.config.ftl.metadata == Metadata::Log
     }

@@ -1,9 +1,9 @@
-//! What callers see of an SSD: one type, whatever firmware runs on it.
+//! The interface of an SSD to its callers: one type, whatever firmware runs on it.
 //!
-//! Place in the data flow: commands arrive from the link ([`Device::command`]), moments that were asked for come back
-//! ([`Device::event`]); both leave [`Effect`]s. A clone of a device is a device.
+//! Place in the data flow: commands arrive from the link ([`Device::command`]), and events that the device scheduled come back
+//! ([`Device::event`]); both leave [`Effect`]s. A clone is an independent device.
 //!
-//! Deliberately absent: everything that a device does. Each method is one `match` and then code of one firmware.
+//! Deliberately absent: the behaviour of the device. Each method is one `match` that calls the code of one firmware.
 
 use crate::config::{DeviceConfig, FirmwareKind};
 use crate::effect::{Effect, Event};
@@ -25,20 +25,20 @@ pub struct Device {
     pub(crate) kind: Kind,
 }
 
-/// An SSD and its firmware.
+/// An SSD with one kind of firmware.
 #[derive(Clone, Debug)]
 #[expect(
     clippy::large_enum_variant,
     reason = "a world has one device, and a box would cost a look at each command"
 )]
 pub(crate) enum Kind {
-    /// A page map in the device.
+    /// Page-mapped: the map is in the device.
     Page(Ssd<PageFtl>),
-    /// Physical units for the host.
+    /// Open channel: a host addresses physical units.
     Open(Ssd<OpenChannel>),
 }
 
-/// Does the same for whatever firmware it is.
+/// Evaluates the same expression for either firmware.
 macro_rules! each {
     ($device:expr, $ssd:ident => $what:expr) => {
         match $device {
@@ -49,7 +49,7 @@ macro_rules! each {
 }
 
 impl Device {
-    /// A device fresh from the factory. The configuration was validated.
+    /// Returns a device fresh from the factory. `config` has been validated.
     pub fn new(config: DeviceConfig, options: DeviceOptions) -> Self {
         let kind = match config.firmware {
             FirmwareKind::Page => Kind::Page(Ssd::new(config, options)),
@@ -58,7 +58,8 @@ impl Device {
         Self { kind }
     }
 
-    /// What a power cut left, as far as it was read, and what has to be written before it takes commands.
+    /// Reads what a power cut left on `media` and returns the device, the steps that have to be written before it takes commands,
+    /// and a report.
     pub(crate) fn recover(
         config: &DeviceConfig,
         options: DeviceOptions,
@@ -86,19 +87,19 @@ impl Device {
         }
     }
 
-    /// A command has arrived with its data.
+    /// Handles a command that has arrived with its data.
     #[inline]
     pub fn command(&mut self, now: Instant, command: Command, effects: &mut Vec<Effect>) {
         each!(&mut self.kind, ssd => ssd.command(now, command, effects));
     }
 
-    /// A moment that the device asked for has come.
+    /// Handles an event that the device scheduled and that is due now.
     #[inline]
     pub fn event(&mut self, now: Instant, event: Event, effects: &mut Vec<Effect>) {
         each!(&mut self.kind, ssd => ssd.event(now, event, effects));
     }
 
-    /// What the device is made of.
+    /// The configuration of the device.
     pub fn config(&self) -> &DeviceConfig {
         each!(&self.kind, ssd => &ssd.cx.config)
     }
@@ -120,19 +121,19 @@ impl Device {
         each!(&mut self.kind, ssd => &mut ssd.cx.flash.media)
     }
 
-    /// Why the medium's store failed, if it did. From then on the medium in memory is ahead of what would be found
-    /// there again, so no completion may reach a host any more.
+    /// Returns the error with which the medium's store failed, if it did. From then on the medium in memory is ahead of what the
+    /// store would give back, so no completion may reach a host any more.
     #[inline]
     pub fn store_error(&self) -> Option<&StoreError> {
         self.media().store_error()
     }
 
-    /// What was counted since the device was made.
+    /// Counters since the device was made.
     pub fn metrics(&self) -> &DeviceMetrics {
         each!(&self.kind, ssd => &ssd.cx.metrics)
     }
 
-    /// What the NAND machine counted since the device was made.
+    /// Counters of the NAND machine since the device was made.
     pub fn nand_metrics(&self) -> &NandMetrics {
         each!(&self.kind, ssd => ssd.cx.flash.machine.metrics())
     }
@@ -157,12 +158,12 @@ impl Device {
         each!(&self.kind, ssd => ssd.cx.flash.machine.channel_busy_until(now).collect())
     }
 
-    /// Commands between arrival and completion.
+    /// Number of commands between arrival and completion.
     pub fn commands_in_flight(&self) -> usize {
         each!(&self.kind, ssd => ssd.cx.front.commands.len())
     }
 
-    /// Whether the device has nothing left to do on its own.
+    /// Whether the device has no command and no flash operation under way.
     pub fn is_quiet(&self) -> bool {
         each!(&self.kind, ssd => ssd.is_quiet())
     }
@@ -178,7 +179,7 @@ impl Device {
         each!(&self.kind, ssd => ssd.cx.front.read_only)
     }
 
-    /// Whether the newest version of this unit was accepted and could not be written, as reads and flushes of it say.
+    /// Whether the newest version of this unit was accepted but could not be written; reads and flushes of the unit fail.
     pub fn has_lost(&self, lpn: Lpn) -> bool {
         each!(&self.kind, ssd => ssd.firmware.has_lost(lpn))
     }
@@ -189,23 +190,23 @@ impl Device {
         each!(&self.kind, ssd => ssd.firmware.prefetch(lpn));
     }
 
-    /// The same for an event that comes next, if nothing else comes before.
+    /// Begins to fetch the state that `event` needs, if it is the next event.
     #[inline]
     pub fn prefetch_for(&self, event: Event) {
         each!(&self.kind, ssd => ssd.firmware.prefetch_for(&ssd.cx, event));
     }
 
-    /// Whether a logical page holds anything.
+    /// Whether a logical page is mapped.
     pub fn is_mapped(&self, lpn: Lpn) -> bool {
         each!(&self.kind, ssd => ssd.firmware.is_mapped(lpn))
     }
 
-    /// Slots of the buffer, slots in use, dirty slots; in mapping units.
+    /// Number of slots of the buffer, of slots in use and of dirty slots; in mapping units.
     pub fn buffer_use(&self) -> [u64; 3] {
         each!(&self.kind, ssd => ssd.firmware.buffer_use())
     }
 
-    /// Free blocks of a plane: the least, and the mean over the planes.
+    /// Free blocks per plane: the least, and the mean over the planes.
     pub fn free_blocks(&self) -> (u64, f64) {
         each!(&self.kind, ssd => ssd.cx.flash.free_blocks())
     }
@@ -215,22 +216,22 @@ impl Device {
         each!(&self.kind, ssd => ssd.cx.flash.wear())
     }
 
-    /// Bounds the memory of contents; see [`Media::bound_memory`].
+    /// Bounds the memory that contents may take; see [`Media::bound_memory`].
     pub fn bound_memory(&mut self, memory_bytes: u64, overflow: Arc<Mutex<dyn Overflow>>) {
         self.media_mut().bound_memory(memory_bytes, overflow);
     }
 
-    /// Contents are not hashed any more; see [`Media::forgo_digest`].
+    /// Stops hashing contents; see [`Media::forgo_digest`].
     pub fn forgo_digest(&mut self) {
         self.media_mut().forgo_digest();
     }
 
-    /// Sets the clock of a quiet device to zero, for its use in another world.
+    /// Sets the clock of a quiet device to zero, so that it can be used in another world.
     pub fn reset_clock(&mut self) {
         each!(&mut self.kind, ssd => ssd.reset_clock());
     }
 
-    /// The content that a read of `lpn` would return now; for checks, costs no time.
+    /// The content that a read of `lpn` would return now. For checks: it takes no virtual time.
     pub fn peek(&self, lpn: Lpn) -> Option<Payload> {
         each!(&self.kind, ssd => ssd.firmware.content(&ssd.cx, lpn))
     }
@@ -248,40 +249,40 @@ impl Device {
         })
     }
 
-    /// Programs and erases that are in the cells at `now`; a cut tears each of them.
+    /// Programs and erases that are in the cells at `now`; a power cut tears each of them.
     pub fn interrupted(&self, now: Instant) -> Vec<Interrupted> {
         each!(&self.kind, ssd => ssd.cx.flash.machine.interrupted(now))
     }
 
-    /// What is left if the power goes at `now`; `torn` says how each interrupted operation stands. Where the medium
-    /// has a store, the cut happens there: this device must not be used after it.
+    /// The medium after a power cut at `now`; `torn` decides the state in which each interrupted operation is left. Where the
+    /// medium has a store, the cut happens there: this device must not be used after it.
     pub fn cut(&self, now: Instant, torn: impl FnMut(&Interrupted) -> Torn) -> Media {
         each!(&self.kind, ssd => ssd.cut(now, torn))
     }
 
-    /// All that a recovery planned is written.
+    /// Called when all steps that a recovery planned are written.
     pub(crate) fn recovered(&mut self) {
         each!(&mut self.kind, ssd => ssd.firmware.recovered(&mut ssd.cx));
     }
 
-    /// Panics if an account does not balance (a bug of ours). The device may have writes in its buffer, but
-    /// no command in flight.
+    /// Panics if an account does not balance, which is a bug of the simulator. The device may have writes in its buffer, but no
+    /// command in flight.
     pub fn audit(&self) {
         each!(&self.kind, ssd => ssd.audit());
     }
 
-    /// Who waits for whom: a line for each command, stream and plane.
+    /// Describes what each command, stream and plane waits for, one per line.
     pub fn describe(&self) -> String {
         each!(&self.kind, ssd => ssd.firmware.describe(&ssd.cx))
     }
 
-    /// Turns the tracer on or off; a clone of the device has a tracer of its own. Turned on, it says of every plane
+    /// Turns the tracer on or off; a clone of the device has a tracer of its own. When turned on, it records for every plane
     /// whether there is room.
     pub fn set_tracing(&mut self, on: bool) {
         each!(&mut self.kind, ssd => ssd.set_tracing(on));
     }
 
-    /// Hands out the records since the last call, oldest first. Nothing without [`Self::set_tracing`].
+    /// Hands out the records since the last call, oldest first. There are none without [`Self::set_tracing`].
     pub fn take_trace(&mut self, each: impl FnMut(&Record)) {
         each!(&mut self.kind, ssd => ssd.cx.trace().take(each));
     }

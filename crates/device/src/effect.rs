@@ -1,30 +1,30 @@
-//! What a device asks of whoever drives it.
+//! Events and effects: what a device asks of its driver.
 
 use crate::flash::NandEvent;
 use flashweir_core::{CommandId, Completion, Instant};
 
-/// A moment that the device asked for.
+/// An event that the device schedules for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The NAND machine's.
+    /// An event of the NAND machine.
     Nand(NandEvent),
-    /// The buffer memory has taken the data of a command, or given them.
+    /// The buffer memory has moved the data of a command.
     BufferMemory {
         /// Number of the command in the device.
         command: u32,
     },
 }
 
-/// What the device wants done.
+/// A request of the device to its driver.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Call [`crate::Device::event`] at this instant.
     At(Instant, Event),
-    /// A command that changes something has its place in the order of all (contract §1.1).
+    /// A command that changes state has its place in the order of all such commands (contract §1.1).
     Accepted {
-        /// The host's name for it.
+        /// The host's id of the command.
         id: CommandId,
-        /// Its sequence number.
+        /// Sequence number of the command.
         seq: u64,
     },
     /// Send this to the host.

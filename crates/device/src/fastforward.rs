@@ -1,10 +1,10 @@
-//! The FTL without time, for callers: writes of units, one after the other, on a quiet device.
+//! The FTL without time, for callers: writes single units, one after the other, on a quiet device.
 
 use crate::device::Device;
 use crate::page::UnitWriter;
 use flashweir_core::{Lpn, Payload};
 
-/// Writes units outside of time. Finish it to get the device back.
+/// Writes units without taking virtual time. [`FastForward::finish`] ends it.
 #[derive(Debug)]
 pub struct FastForward<'a> {
     device: &'a mut Device,
@@ -20,7 +20,7 @@ impl<'a> FastForward<'a> {
         Self { device, writer }
     }
 
-    /// The device as it is now, up to the units that wait for their page to be full.
+    /// The device in its current state, without the units that wait for their page to be full.
     pub fn device(&self) -> &Device {
         self.device
     }
@@ -32,7 +32,7 @@ impl<'a> FastForward<'a> {
         self.writer.write(&mut ssd.firmware, &mut ssd.cx, lpn, payload);
     }
 
-    /// Pads what waits, and completes word lines whose later pages could destroy earlier ones.
+    /// Pads the pages that are not full, and completes word lines whose later pages could destroy earlier ones.
     pub fn finish(self) {
         let ssd = self.device.page_mapped();
         self.writer.finish(&mut ssd.firmware, &mut ssd.cx);

@@ -1,10 +1,10 @@
-//! What a firmware is: the seam between the parts that every SSD has and what one of them does with its flash.
+//! The firmware trait: the seam between the parts that every SSD has and the way in which one firmware uses its flash.
 //!
 //! Place in the data flow: [`crate::ssd`] calls a firmware when a command arrives, when the buffer memory has moved its data, and
 //! when an operation has ended; the firmware changes its own state and its [`Cx`].
 //!
-//! Invariants: dispatch is static; every command that [`Firmware::check`] lets pass completes once; what survives a power cut is
-//! the medium, and [`Firmware::recover`] makes a firmware of nothing else.
+//! Invariants: dispatch is static; every command that [`Firmware::check`] lets pass completes once; a power cut leaves only the
+//! medium, and [`Firmware::recover`] builds a firmware from nothing else.
 
 use crate::config::DeviceConfig;
 use crate::cx::Cx;
@@ -18,43 +18,43 @@ use flashweir_ftl::BlockId;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-/// The seed of a device's own randomness, beside the world's.
+/// Options of a device that are not part of its configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceOptions {
-    /// Seed of the world.
+    /// Seed of the world, from which the device's own random streams are derived.
     pub seed: u64,
-    /// Keep contents, so that reads return data.
+    /// Whether contents are kept, so that reads return data.
     pub track_contents: bool,
-    /// A bug to be found by the crash laboratory.
+    /// A planted bug, which the crash laboratory has to find.
     pub planted: Option<PlantedBug>,
 }
 
 /// One firmware.
 pub(crate) trait Firmware: Clone + Debug + Sized {
-    /// Its name for an operation; the machine carries it and never looks at it.
+    /// The firmware's name for an operation; the machine carries it and never looks at it.
     type Job: Copy + Debug + Eq;
-    /// What gives its programs their pages.
+    /// Assigns pages to the firmware's programs.
     type Placer: Placer<Self::Job>;
 
-    /// Blocks that it keeps for its own metadata.
+    /// Blocks that the firmware keeps for its own metadata.
     fn reserved(geometry: &Geometry) -> BTreeSet<BlockId>;
 
-    /// A firmware that knows of nothing on the medium.
+    /// Returns a firmware with an empty state, which knows of nothing on the medium.
     fn new(cx: &Cx<Self::Job>, seed: u64) -> Self;
 
-    /// Reads what a power cut left on a medium and plans what has to be written before commands are taken.
+    /// Reads what a power cut left on a medium, and plans what has to be written before commands are taken.
     fn recover(config: &DeviceConfig, options: DeviceOptions, media: Media) -> Plan<Self>;
 
-    /// All that was planned is written.
+    /// Called when all planned steps of a recovery are written.
     fn recovered(&mut self, cx: &mut Cx<Self::Job>);
 
-    /// Refuses what the device cannot do; nothing has changed.
+    /// Refuses a command that the device cannot execute, before anything has changed.
     fn check(&self, cx: &Cx<Self::Job>, command: &Command) -> Result<(), DeviceError>;
 
-    /// A command was refused, and is about to complete.
+    /// A command was refused and is about to complete.
     fn refused(&mut self, cx: &mut Cx<Self::Job>, at: u32);
 
-    /// A command that was checked has arrived with its data.
+    /// A command that passed the check has arrived with its data.
     fn arrive(&mut self, cx: &mut Cx<Self::Job>, at: u32);
 
     /// The buffer memory has moved the data of a command.
@@ -63,31 +63,32 @@ pub(crate) trait Firmware: Clone + Debug + Sized {
     /// An operation has ended.
     fn done(&mut self, cx: &mut Cx<Self::Job>, op: Op<Self::Job>);
 
-    /// All of a command or event has had its effect: whoever can go on does, in one order, until nobody can.
+    /// Called after a command or event has had all of its effects: lets everything proceed that can, in a fixed order, until
+    /// nothing can.
     fn go_on(&mut self, cx: &mut Cx<Self::Job>);
 
-    /// What gives programs their pages.
+    /// The placer, which assigns pages to programs.
     fn placer(&self) -> &Self::Placer;
 
-    /// The same, to take pages.
+    /// The placer, to take pages.
     fn placer_mut(&mut self) -> &mut Self::Placer;
 
-    /// What the out-of-band area of the page of a program says of its block's opening.
+    /// Number of the block's opening, as the out-of-band area of the programmed page says.
     fn opened(&self, op: &Op<Self::Job>) -> u64;
 
-    /// Appends what a program puts on the medium.
+    /// Appends the units that a program puts on the medium.
     fn image(&self, cx: &Cx<Self::Job>, op: &Op<Self::Job>, images: &mut Vec<UnitImage>);
 
-    /// What the capacitor saves if the power goes now; `None` if there is no capacitor.
+    /// What the capacitor would save if the power failed now; `None` if there is no capacitor.
     fn saved(&self, cx: &Cx<Self::Job>) -> Option<SaveArea>;
 
-    /// Whether it holds something that a power cut would lose.
+    /// Whether the firmware holds state that a power cut would lose.
     fn is_volatile(&self, cx: &Cx<Self::Job>) -> bool;
 
-    /// Whether a logical page holds anything.
+    /// Whether a logical page is mapped.
     fn is_mapped(&self, lpn: Lpn) -> bool;
 
-    /// Whether the newest version of this unit was accepted and could not be written, as reads and flushes of it say.
+    /// Whether the newest version of this unit was accepted but could not be written; reads and flushes of the unit fail.
     fn has_lost(&self, lpn: Lpn) -> bool;
 
     /// The content that a read of `lpn` would return now.
@@ -96,23 +97,23 @@ pub(crate) trait Firmware: Clone + Debug + Sized {
     /// Begins to fetch the state of a logical page from memory.
     fn prefetch(&self, lpn: Lpn);
 
-    /// Begins to fetch what an event looks at.
+    /// Begins to fetch from memory the state that an event needs.
     fn prefetch_for(&self, cx: &Cx<Self::Job>, event: Event);
 
-    /// Slots of the buffer, slots in use, dirty slots; in mapping units.
+    /// Number of slots of the buffer, of slots in use and of dirty slots; in mapping units.
     fn buffer_use(&self) -> [u64; 3];
 
-    /// Bytes of memory in use for its own state.
+    /// Bytes of memory in use for the firmware's own state.
     fn memory_bytes(&self) -> u64;
 
-    /// Panics if an account does not balance. There is no command in flight.
+    /// Panics if an account does not balance. No command is in flight.
     fn audit(&self, cx: &Cx<Self::Job>);
 
-    /// Who waits for whom, for people.
+    /// Describes what each command, stream and plane waits for, for a human reader.
     fn describe(&self, cx: &Cx<Self::Job>) -> String;
 }
 
-/// What a recovery found, and what it has to write.
+/// What a recovery found, and the steps that it has to write.
 #[derive(Debug)]
 pub(crate) struct Plan<F: Firmware> {
     pub(crate) cx: Cx<F::Job>,
@@ -121,7 +122,7 @@ pub(crate) struct Plan<F: Firmware> {
     pub(crate) report: RecoveryReport,
 }
 
-/// A firmware that knows of nothing on `media`, and its context. The configuration was validated.
+/// Returns a firmware that knows of nothing on `media`, and its context. `config` has been validated.
 pub(crate) fn boot<F: Firmware>(
     config: DeviceConfig,
     options: DeviceOptions,

@@ -1,4 +1,5 @@
-//! Counts that follow from the configuration: the flash array, which [`FlashGeometry`] describes, and what a host sees of it.
+//! Counts that follow from the configuration: the flash array, which [`FlashGeometry`] describes, and the capacity that a host
+//! sees.
 
 use crate::config::{DeviceConfig, FirmwareKind, Metadata, Translation};
 use flashweir_core::units::LBA_BYTES;
@@ -20,7 +21,7 @@ pub struct Geometry {
     per_unit: Divisor,
     /// Bytes of a mapping unit.
     pub unit_bytes: u64,
-    /// Blocks of 512 bytes in a mapping unit.
+    /// Sectors of 512 bytes in a mapping unit.
     pub lbas_per_unit: u64,
     /// Mapping units that the host sees.
     pub user_units: u64,
@@ -32,7 +33,7 @@ pub struct Geometry {
     pub map_pages: u64,
     /// Blocks that hold translation pages.
     pub map_blocks: u32,
-    /// Blocks of these that are written at once, beside collection's own.
+    /// Blocks of translation pages that are written in parallel, besides the one that GC writes.
     pub map_lanes: u32,
     bad_fraction: f64,
 }
@@ -47,13 +48,13 @@ impl Deref for Geometry {
 }
 
 impl Geometry {
-    /// Superseded members of incomplete epochs that are kept at most before the device ends their epochs (contract §7.7): as much
-    /// as a block.
+    /// Most superseded members of incomplete epochs that are kept before the device ends their epochs (contract §7.7): as many as
+    /// fit into a block.
     pub(crate) fn counted_members_max(&self) -> u64 {
         u64::from(self.units_per_block())
     }
 
-    /// The counts of `config`, whose geometry was validated.
+    /// The counts of `config`, whose geometry has been validated.
     pub fn new(config: &DeviceConfig) -> Self {
         let g = &config.geometry;
         let units_per_page = (g.page_bytes.0 / g.unit_bytes.0) as u32;
@@ -87,7 +88,7 @@ impl Geometry {
             return geometry;
         }
         let share = (physical as f64 * (1.0 - config.ftl.over_provisioning)).floor() as u64;
-        // Static striping needs every plane to hold the same share, so whole stripes of pages.
+        // Static striping needs every plane to hold the same share, so the capacity is a whole number of stripes of pages.
         let stripe = u64::from(geometry.planes()) * u64::from(units_per_page);
         geometry.user_units = (share / stripe).max(1) * stripe;
         if config.ftl.translation == Translation::DemandCached {
@@ -95,12 +96,12 @@ impl Geometry {
             geometry.map_pages = geometry.user_units.div_ceil(u64::from(geometry.map_entries));
             let full = geometry.map_pages.div_ceil(u64::from(g.pages_per_block)) as u32;
             geometry.map_lanes = geometry.planes().min(full);
-            // Room for each page once, a quarter more so that old ones are many where one collects, a block for each lane and for
-            // collection, one in reserve for it and two to go on with.
+            // Room for each page once; a quarter more, so that GC finds many old pages in its victims; a block for each lane and
+            // one for GC; one in reserve for GC and two spare ones.
             geometry.map_blocks = full + full.div_ceil(4) + geometry.map_lanes + 4;
         }
         if config.ftl.metadata == Metadata::Log {
-            // A region holds one checkpoint and a log as large as one, and never less than a block.
+            // A region holds one checkpoint and a log of the same size, and never less than a block.
             let bytes = 2 * (geometry.user_units + geometry.map_pages) * CHECKPOINT_ENTRY_BYTES;
             let block_bytes = u64::from(g.pages_per_block) * g.page_bytes.0;
             geometry.meta_blocks_per_region = (bytes.div_ceil(block_bytes) + 1) as u32;
@@ -108,12 +109,12 @@ impl Geometry {
         geometry
     }
 
-    /// Blocks of 512 bytes that the host sees.
+    /// Sectors of 512 bytes that the host sees.
     pub fn capacity_lbas(&self) -> u64 {
         self.user_units * self.lbas_per_unit
     }
 
-    /// The mapping unit of a block of 512 bytes, and the block's number in it.
+    /// The mapping unit of a sector, and the sector's number in it.
     #[inline]
     pub fn unit_of(&self, lba: Lba) -> (Lpn, u64) {
         let (lpn, rest) = self.per_unit.div_rem(lba.0);
@@ -126,18 +127,18 @@ impl Geometry {
         self.per_page.div(lpn.0)
     }
 
-    /// The first block of 512 bytes of a mapping unit.
+    /// The first sector of a mapping unit.
     pub fn lba_of(&self, lpn: Lpn) -> Lba {
         Lba(lpn.0 * self.lbas_per_unit)
     }
 
-    /// The blocks of metadata region 0 or 1: spread over the planes, last blocks first.
+    /// The blocks of metadata region 0 or 1: spread over the planes, the last blocks first.
     pub fn meta_blocks(&self, region: u32) -> impl Iterator<Item = BlockId> + use<> {
         let nth_reserved = self.nth_reserved();
         (0..self.meta_blocks_per_region).map(move |i| nth_reserved(2 * i + region))
     }
 
-    /// The blocks of translation pages: before those of metadata, spread in the same way.
+    /// The blocks of translation pages: below those of metadata, and spread over the planes in the same way.
     pub fn map_area(&self) -> impl Iterator<Item = BlockId> + use<> {
         let (nth_reserved, first) = (self.nth_reserved(), 2 * self.meta_blocks_per_region);
         (first..first + self.map_blocks).map(nth_reserved)
@@ -148,25 +149,24 @@ impl Geometry {
         move |nth| BlockId((nth % planes) * per_plane + per_plane - 1 - nth / planes)
     }
 
-    /// Blocks of a plane that hold metadata and translation pages, at most.
+    /// Most blocks of a plane that hold metadata and translation pages.
     pub fn reserved_blocks_per_plane(&self) -> u32 {
         (2 * self.meta_blocks_per_region + self.map_blocks).div_ceil(self.planes())
     }
 
-    /// Bad blocks from the factory in one plane at most.
+    /// Most bad blocks from the factory in one plane.
     pub fn factory_bad_max(&self) -> u32 {
         (f64::from(self.blocks_per_plane) * self.bad_fraction).ceil() as u32
     }
 
-    /// Pages that one collection may leave unused: the rest of a last page, and of a last word line.
+    /// Pages that the collection of one victim may leave unused: the rest of the last page, and of the last word line.
     pub fn collection_waste_pages(config: &DeviceConfig) -> u32 {
         let partial_page = u32::from(config.geometry.page_bytes != config.geometry.unit_bytes);
         let wordline = config.timing.cell.pages_per_wordline() - 1;
         partial_page + if config.faults.paired_page_loss { wordline } else { 0 }
     }
 
-    /// Blocks of the tightest plane that hold neither user data nor metadata, with the expected bad ones
-    /// taken off.
+    /// Blocks of the tightest plane that hold neither user data nor metadata, less the expected bad ones.
     pub fn spare_blocks_per_plane_min(&self) -> f64 {
         let user = self.user_units as f64 / f64::from(self.planes()) / f64::from(self.units_per_block());
         let meta = self.reserved_blocks_per_plane();

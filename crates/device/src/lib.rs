@@ -1,7 +1,7 @@
 //! The SSD: a front, flash, and a firmware between them.
 //!
-//! Place in the data flow: below the link. Knows no file system and no host; see [`device`] for what callers see, [`ssd`] for the
-//! parts, [`page`] for the way of a command in the page-mapped firmware.
+//! Place in the data flow: below the link. Knows no file system and no host. [`device`] has the interface for callers, [`ssd`] the
+//! parts, [`page`] the path of a command through the page-mapped firmware.
 #![forbid(unsafe_code)]
 
 pub mod config;
@@ -23,8 +23,8 @@ mod slab;
 mod ssd;
 mod validate;
 
-/// Version of the model: another one answers the same commands at the same instants otherwise, or leaves another medium. It goes up with
-/// each commit that changes a golden record; recordings and replay lines carry it.
+/// Version of the model. A device of another version may answer the same commands at other instants or with other results, or leave
+/// another medium. The version goes up with each commit that changes a golden record; recordings and replay lines carry it.
 pub const MODEL: u32 = 1;
 
 pub use config::DeviceConfig;

@@ -21,7 +21,7 @@ flashweir_core::metrics! {
         range_units_asked,
         /// Volatile versions that they waited for: the selected ones and what these depend on.
         range_units_closure,
-        /// Dirty versions that a FLUSH or a range flush had written before their turn.
+        /// Dirty versions that a FLUSH or a range flush wrote before their turn.
         flush_units_forced,
         /// Barriers of no length accepted.
         barriers,
@@ -85,13 +85,13 @@ flashweir_core::metrics! {
         map_misses,
         /// Translation pages read into the cache.
         map_pages_read,
-        /// Translation pages read or made in the cache because changes to them had piled up while they were not.
+        /// Translation pages loaded because too many changes to pages outside of the cache had accumulated.
         map_merges,
         /// Translation pages written because their place in the cache was needed.
         map_pages_written,
-        /// Translation pages moved by the collection of their blocks.
+        /// Translation pages moved by GC of their blocks.
         map_pages_moved,
-        /// Blocks of translation pages collected.
+        /// GC victims among the blocks of translation pages.
         map_victims,
     }
 }
@@ -119,7 +119,7 @@ impl NandMetrics {
 
 impl DeviceMetrics {
     /// Versions that range flushes waited for, for each one that they selected; `None` if they selected none. 1 is
-    /// perfect; above it, what nobody asked for had to become durable too (contract §5.7: entanglement).
+    /// perfect; above it, versions that were not asked for had to become durable too (contract §5.7: entanglement).
     pub fn entanglement(&self) -> Option<f64> {
         (self.range_units_asked > 0).then(|| self.range_units_closure as f64 / self.range_units_asked as f64)
     }

@@ -1,4 +1,4 @@
-//! Bugs that can be switched on, each of which the crash laboratory must find (crash-laboratory §3.9: a test suite is
+//! Planted bugs: bugs that can be switched on, each of which the crash laboratory must find (crash-laboratory §3.9: a test suite is
 //! judged by the planted bugs that it kills). No scenario and no preset switches one on.
 
 use crate::config::{BufferMode, DeviceConfig, FirmwareKind, PersistPolicy, RangeFlushSupport, Translation};
@@ -6,23 +6,23 @@ use crate::config::{BufferMode, DeviceConfig, FirmwareKind, PersistPolicy, Range
 /// A planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlantedBug {
-    /// The summary of a block goes to the log when its last page begins, not when it has ended.
+    /// The summary of a block goes to the log before the last page of the block is programmed.
     LogBeforeData,
     /// The old place of a page may be erased as soon as the new version is accepted (contract §7.1).
     EarlyInvalidation,
-    /// A FLUSH does not wait for the log of deallocations.
+    /// A FLUSH does not wait until the records of deallocations are durable.
     LostTrim,
-    /// A FLUSH completes when the last page has begun.
+    /// A FLUSH completes when everything is queued for writing, before it is durable.
     EarlyFlush,
-    /// A FUA write completes in the buffer.
+    /// A FUA write completes when it is in the buffer.
     FuaCoversNothing,
-    /// Recovery takes the new checkpoint's place before it has written it.
+    /// Recovery writes the new checkpoint over the newest complete one, so a second cut may leave neither.
     RecoveryNotIdempotent,
-    /// Recovery believes a torn log group.
+    /// Recovery takes a torn log group for valid.
     TornLogGroup,
-    /// Recovery lets pages that an earlier recovery discarded come back.
+    /// Recovery brings back pages that an earlier recovery discarded.
     Resurrection,
-    /// Copies of collection get a new sequence number.
+    /// Copies made by GC get a new sequence number.
     CopyRenumbered,
     /// A page counts as durable before its word line is complete.
     PairedPageIgnored,
@@ -32,27 +32,27 @@ pub enum PlantedBug {
     OpenBlockTrusted,
     /// A checkpoint forgets deallocations above its horizon.
     CheckpointForgetsTrims,
-    /// Recovery believes the summary of a block that was erased and written again since.
+    /// Recovery takes the summary of a block for valid although the block was erased and written again since.
     StaleSummary,
     /// The capacitor also saves versions that were deallocated.
     DeadVersionSaved,
     /// The capacitor does not save deallocations.
     SaveForgetsTrims,
-    /// Recovery forgets what the capacitor saved before its checkpoint is complete.
+    /// Recovery forgets what the capacitor saved before the new checkpoint is complete.
     SaveClearedEarly,
-    /// A range flush completes when what it selected was chosen for writing.
+    /// A range flush completes when its selection is queued for writing, before it is durable.
     EarlyRangeFlush,
     /// An overwrite in the buffer replaces the tags of a version instead of uniting them (contract §6.9).
     TagsReplaced,
-    /// A range flush does not wait for deallocations.
+    /// A range flush does not wait until the records of deallocations are durable.
     RangeForgetsTrims,
     /// A barrier holds nothing back: in-order write-back writes all epochs at once.
     BarrierIgnored,
-    /// A member does not say how many came before it, so recovery cannot count.
+    /// A member does not carry the number of members before it, so recovery cannot count.
     MembersUncounted,
     /// A version replaces one of an earlier epoch, or of another stream, in the buffer.
     VersionsReplaced,
-    /// A version counts as stable when it is on the medium, whatever came before it.
+    /// A version counts as stable when it is on the medium, even if earlier versions of its stream are not.
     EarlyStable,
     /// A checkpoint vouches for blocks with members that recovery has to count.
     MembersVouched,
@@ -60,40 +60,40 @@ pub enum PlantedBug {
     WatermarkUnrecorded,
     /// A superseded member of an incomplete epoch is not kept.
     SupersededForgotten,
-    /// Recovery discards nothing.
+    /// Recovery discards no member of an incomplete or later epoch.
     OrderUnchecked,
-    /// A checkpoint's horizon passes members of epochs that are not complete.
+    /// The horizon of a checkpoint passes members of epochs that are not complete.
     HorizonInEpoch,
-    /// A translation page leaves the cache and its changes are forgotten.
+    /// A translation page leaves the cache, and its changes are lost.
     EvictionForgets,
-    /// Collection moves a unit and the change of its place is not noted.
+    /// GC moves a unit, and the changed entry of the map is not noted.
     MoveForgotten,
-    /// The collection of translation pages brings back an older state of a page that was written meanwhile.
+    /// GC of translation pages brings back an older state of a page that was written meanwhile.
     StaleMapPageMoved,
     /// The directory names a translation page when its program begins.
     DirectoryBeforePage,
     /// A translation page may be erased before the record that names its new place is durable.
     OldMapPageErased,
-    /// A checkpoint has the directory and not what changed since its pages were written.
+    /// A checkpoint has the directory of translation pages, but not the entries that changed since those pages were written.
     CheckpointForgetsChanges,
-    /// Recovery takes each translation page that the log names for newer than the checkpoint, copies made by collection too.
+    /// Recovery takes every translation page that the log names for newer than the checkpoint, even copies made by GC.
     MovedMapPageTakenForNewer,
-    /// Of an open channel: a block is erased although programs of it have not ended.
+    /// Open channel: a block is erased although some of its programs have not ended.
     EraseUnderPrograms,
-    /// Of an open channel: an erase completes when it is accepted.
+    /// Open channel: an erase completes when it is accepted.
     EarlyErase,
-    /// Of an open channel: all units of a page get the out-of-band record of the first.
+    /// Open channel: all units of a page get the out-of-band record of the first one.
     RecordsMixed,
-    /// Of an open channel: a program that failed is answered as if it had not.
+    /// Open channel: a program that failed is answered as a success.
     FailedProgramAcknowledged,
-    /// Of an open channel: reads of a block pass the erase that was accepted before.
+    /// Open channel: a block can still be read after its erase was accepted.
     ReadPassesErase,
-    /// Of an open channel: after an interrupted erase the block takes pages at once.
+    /// Open channel: after an interrupted erase the block takes pages without another erase.
     HalfErasedWritten,
 }
 
 impl PlantedBug {
-    /// Whether the code that the bug is in runs on such a device.
+    /// Whether a device with this configuration runs the code that has the bug.
     pub fn concerns(self, config: &DeviceConfig) -> bool {
         if config.firmware == FirmwareKind::OpenChannel {
             return match self {
@@ -146,7 +146,7 @@ impl PlantedBug {
         }
     }
 
-    /// All of them, with their names.
+    /// All planted bugs, with their names.
     pub const ALL: [(Self, &'static str); 42] = [
         (Self::LogBeforeData, "log-before-data"),
         (Self::EarlyInvalidation, "early-invalidation"),

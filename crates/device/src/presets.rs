@@ -1,7 +1,7 @@
-//! Devices that come with the program: one TOML file each, whose comments say where every value is from.
+//! Device presets that come with the program: one TOML file each, whose comments give the source of every value.
 //!
-//! Invariants: each file parses, passes [`DeviceConfig::validate`] and carries its file name as `name`; the
-//! list is in the order in which it is shown, papers first, then simulators, then classes of product.
+//! Invariants: each file parses, passes [`DeviceConfig::validate`] and carries its file name as `name`; the list is in the order in
+//! which it is shown, papers first, then simulators, then classes of product.
 //!
 //! Deliberately absent: presets for single products. Vendors publish too little to model one honestly.
 

@@ -1,8 +1,8 @@
-//! The power comes back: a recovery reads the medium, then writes in a few steps.
+//! Recovery after a power cut: it reads the medium, then writes in a few steps.
 //!
-//! A cut between or inside of these steps leaves a medium from which recovery begins anew.
+//! A cut between or inside these steps leaves a medium from which recovery begins anew.
 //!
-//! Invariant: only after the last step does the device take commands.
+//! Invariant: the device takes commands only after the last step.
 
 use crate::config::DeviceConfig;
 use crate::device::Device;
@@ -22,18 +22,19 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Reads the medium and plans what to write. The device kept metadata and contents.
+    /// Reads the medium and plans what to write. `config` must be the one with which the medium was written, with metadata and
+    /// contents.
     pub fn begin(config: &DeviceConfig, options: DeviceOptions, media: Media) -> Self {
         let (device, steps, report) = Device::recover(config, options, media);
         Self { device, planted: options.planted, steps, next: 0, report }
     }
 
-    /// Steps that are left.
+    /// Number of steps that are left.
     pub fn steps_left(&self) -> usize {
         self.steps.len() - self.next
     }
 
-    /// Does the next step; false if there is none.
+    /// Executes the next step; returns false if there is none.
     pub fn advance(&mut self) -> bool {
         let Some(step) = self.steps.get(self.next) else { return false };
         step.apply(self.device.media_mut(), Torn::Done);
@@ -41,7 +42,7 @@ impl Recovery {
         true
     }
 
-    /// The medium if the power goes now, in the middle of the next step.
+    /// The medium after a power cut now, in the middle of the next step.
     pub fn cut(&self, torn: Torn) -> Media {
         let mut media = self.device.media().clone();
         if let Some(step) = self.steps.get(self.next) {
@@ -53,12 +54,12 @@ impl Recovery {
         media
     }
 
-    /// What it does and how long it takes.
+    /// What the recovery found, and how long it takes.
     pub fn report(&self) -> RecoveryReport {
         self.report
     }
 
-    /// Does all steps that are left; the device takes commands from then on.
+    /// Executes all remaining steps; the device takes commands from then on.
     pub fn finish(mut self) -> (Device, RecoveryReport) {
         while self.advance() {}
         self.device.recovered();

@@ -1,9 +1,10 @@
-//! One SSD as a state machine, for any firmware: commands and events come in, effects go out, and the power may go at any moment.
+//! One SSD as a state machine, for any firmware: commands and events come in, effects go out, and the power may fail at any
+//! instant.
 //!
-//! Invariants: each accepted command completes exactly once; nothing new begins before all operations of a moment have had their
-//! effect.
+//! Invariants: each accepted command completes exactly once; no new operation begins before all operations that end at the same
+//! event have had their effect.
 //!
-//! Deliberately absent: a clock, threads, I/O; what a command does.
+//! Deliberately absent: a clock, threads, I/O, and the meaning of commands.
 
 use crate::config::DeviceConfig;
 use crate::cx::Cx;
@@ -17,7 +18,7 @@ use crate::flash::{
 use crate::geometry::Geometry;
 use flashweir_core::{Command, Instant};
 
-/// A firmware and what it works on.
+/// A firmware and the context that it works on.
 #[derive(Clone, Debug)]
 pub(crate) struct Ssd<F: Firmware> {
     pub(crate) cx: Cx<F::Job>,
@@ -26,7 +27,7 @@ pub(crate) struct Ssd<F: Firmware> {
 }
 
 impl<F: Firmware> Ssd<F> {
-    /// A device fresh from the factory. The configuration was validated.
+    /// Returns a device fresh from the factory. `config` has been validated.
     pub(crate) fn new(config: DeviceConfig, options: DeviceOptions) -> Self {
         let geometry = Geometry::new(&config);
         let origin = (options.seed, options.track_contents);
@@ -35,20 +36,20 @@ impl<F: Firmware> Ssd<F> {
         Self::of(cx, firmware)
     }
 
-    /// A device with this firmware.
+    /// Returns a device with this context and firmware.
     pub(crate) fn of(cx: Cx<F::Job>, firmware: F) -> Self {
         Self { cx, firmware, finished: Vec::new() }
     }
 
-    /// A moment begins.
+    /// Begins the handling of one command or event at `now`.
     #[inline]
     fn enter(&mut self, now: Instant) {
-        debug_assert!(self.cx.effects.is_empty(), "effects of the last moment were handed out");
+        debug_assert!(self.cx.effects.is_empty(), "effects of the last event were handed out");
         self.cx.now = now;
         self.cx.trace().moment(now);
     }
 
-    /// A moment ends: its effects go to whoever called, who has mostly taken those of the last one.
+    /// Ends the handling of one command or event: moves its effects to the caller, which has usually taken those of the last one.
     #[inline]
     fn leave(&mut self, effects: &mut Vec<Effect>) {
         self.trace_room();
@@ -59,7 +60,7 @@ impl<F: Firmware> Ssd<F> {
         }
     }
 
-    /// A command has arrived with its data.
+    /// Handles a command that has arrived with its data.
     pub(crate) fn command(&mut self, now: Instant, command: Command, effects: &mut Vec<Effect>) {
         self.enter(now);
         let cx = &mut self.cx;
@@ -80,7 +81,7 @@ impl<F: Firmware> Ssd<F> {
         self.leave(effects);
     }
 
-    /// A moment that the device asked for has come.
+    /// Handles an event that the device scheduled and that is due now.
     pub(crate) fn event(&mut self, now: Instant, event: Event, effects: &mut Vec<Effect>) {
         self.enter(now);
         match event {
@@ -97,7 +98,7 @@ impl<F: Firmware> Ssd<F> {
     fn nand_event(&mut self, event: NandEvent) {
         let Self { cx, firmware, finished } = self;
         let station = cx.flash.machine.handle(event, finished);
-        // Nothing new begins before all operations of the moment have had their effect.
+        // No new operation begins before all operations that end at this event have had their effect.
         cx.starts_later = true;
         for id in finished.drain(..) {
             let op = cx.flash.machine.take(id);
@@ -114,19 +115,19 @@ impl<F: Firmware> Ssd<F> {
         }
     }
 
-    /// Whether the device has nothing left to do on its own.
+    /// Whether the device has no command and no flash operation under way.
     pub(crate) fn is_quiet(&self) -> bool {
         self.cx.front.commands.len() == 0 && self.cx.flash.machine.in_flight() == 0
     }
 
-    /// Sets the clock of a quiet device to zero, for its use in another world.
+    /// Sets the clock of a quiet device to zero, so that it can be used in another world.
     pub(crate) fn reset_clock(&mut self) {
         assert!(self.is_quiet(), "the device still works\n{}", self.firmware.describe(&self.cx));
         self.cx.flash.machine.reset_clock();
         self.cx.front.reset_clock();
     }
 
-    /// What is left if the power goes at `now`; `torn` says how each interrupted operation stands.
+    /// The medium after a power cut at `now`; `torn` decides the state in which each interrupted operation is left.
     pub(crate) fn cut(&self, now: Instant, mut torn: impl FnMut(&Interrupted) -> Torn) -> Media {
         let mut left = self.cx.flash.media.clone();
         for interrupted in self.cx.flash.machine.interrupted(now) {
@@ -139,7 +140,7 @@ impl<F: Firmware> Ssd<F> {
         left
     }
 
-    /// Leaves on `media` what an interrupted operation leaves.
+    /// Applies to `media` what an interrupted operation leaves behind.
     fn tear(&self, media: &mut Media, interrupted: &Interrupted, torn: Torn) {
         let op = self.cx.flash.machine.op(interrupted.id);
         match (op.kind, torn) {
@@ -160,8 +161,8 @@ impl<F: Firmware> Ssd<F> {
         }
     }
 
-    /// Panics if an account does not balance (a bug of ours). The device may have writes in its buffer, but
-    /// no command in flight.
+    /// Panics if an account does not balance, which is a bug of the simulator. The device may have writes in its buffer, but no
+    /// command in flight.
     pub(crate) fn audit(&self) {
         assert_eq!(self.cx.front.commands.len(), 0, "commands are left in the device");
         assert_eq!(self.cx.metrics.commands, self.cx.metrics.completions, "each command completes once");
@@ -176,7 +177,7 @@ impl<F: Firmware> Ssd<F> {
         self.trace_room();
     }
 
-    /// At the end of a moment: says whose room has changed.
+    /// Records, at the end of a command or event, the planes whose room has changed.
     #[inline]
     fn trace_room(&mut self) {
         if self.cx.trace().is_on() {

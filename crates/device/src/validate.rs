@@ -1,4 +1,4 @@
-//! What a configuration must be: each key checked once, with errors that name key, value and range.
+//! Validation of a configuration: each key is checked once, with errors that name key, value and range.
 
 use crate::config::{
     BufferConfig, BufferMode, DeviceConfig, FirmwareKind, FtlConfig, Metadata, OrderConfig, PageTimes,
@@ -8,7 +8,7 @@ use crate::geometry::Geometry;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_ftl::map_page;
 
-/// A key of the configuration whose value is wrong.
+/// The error for a key of the configuration whose value is wrong.
 fn bad<T>(key: &str, value: impl std::fmt::Display, expected: &str) -> Result<T, String> {
     Err(format!("{key} = {value}: expected {expected}"))
 }
@@ -22,7 +22,7 @@ fn fraction(key: &str, value: f64) -> Result<(), String> {
 }
 
 impl DeviceConfig {
-    /// Checks every key; the error names the key, its value and what was expected.
+    /// Checks every key; the error names the key, its value and the expected range.
     pub fn validate(&self) -> Result<(), String> {
         self.validate_geometry()?;
         self.validate_timing()?;
@@ -46,7 +46,8 @@ impl DeviceConfig {
         if self.firmware.is_page() { self.validate_space() } else { Ok(()) }
     }
 
-    /// An open channel has neither a map nor a buffer nor streams, and answers a program when it has ended.
+    /// An open channel has no map, no buffer and no streams, and answers a program only when it has ended, so these keys must have
+    /// their defaults.
     fn validate_open(&self) -> Result<(), String> {
         let page = "firmware = \"page\", since an open channel has nothing of it";
         if self.ftl != FtlConfig::default() {
@@ -65,7 +66,7 @@ impl DeviceConfig {
         Ok(())
     }
 
-    /// Refuses a device without a page namespace: whatever reads and writes sectors needs one.
+    /// Returns an error for a device without a page namespace, which everything that reads and writes sectors needs.
     pub fn check_page_namespace(&self) -> Result<(), String> {
         match self.firmware {
             FirmwareKind::Page => Ok(()),
@@ -207,7 +208,7 @@ impl DeviceConfig {
             let expected = format!("more than ftl.gc.reserve_blocks = {}", f.gc.reserve_blocks);
             return bad("ftl.gc.start_below_blocks", f.gc.start_below_blocks, &expected);
         }
-        // A victim without anything to reclaim must fit behind what an earlier one left unused.
+        // Even a victim with nothing to reclaim must fit into the room that is left after an earlier collection left pages unused.
         let waste = Geometry::collection_waste_pages(self);
         let reserve = 1 + u32::from(waste > 0) + u32::from(self.faults.program_fail > 0.0);
         if f.gc.reserve_blocks < reserve {
@@ -222,7 +223,7 @@ impl DeviceConfig {
         let geometry = Geometry::new(self);
         let wasted =
             f64::from(self.geometry.blocks_per_plane * waste) / f64::from(self.geometry.pages_per_block);
-        // What is not stable keeps what it replaces, and planes may have twice their share of it.
+        // A version that is not stable keeps the one that it replaces, and a plane may have twice its share of them.
         let kept = match self.keeps_epochs() && self.order.policy != PersistPolicy::InOrderWriteBack {
             true => 2 * self.buffer.capacity.0 / geometry.unit_bytes + geometry.counted_members_max(),
             false => 0,
@@ -237,8 +238,8 @@ impl DeviceConfig {
                 "ftl.over_provisioning",
                 f.over_provisioning,
                 &format!(
-                    "enough for {needed:.1} spare blocks in each plane of {} (reserve, frontiers, one to collect, \
-                     and what collections{epochs} leave unused); this leaves {spare:.1} after metadata and bad blocks",
+                    "enough for {needed:.1} spare blocks in each plane of {} (reserve, write frontiers, one \
+                     victim, and what is left unused by GC{epochs}); this leaves {spare:.1} after metadata and bad blocks",
                     self.geometry.blocks_per_plane
                 ),
             );
@@ -246,8 +247,8 @@ impl DeviceConfig {
         Ok(())
     }
 
-    /// What is wrong with collection once so much of the capacity (0 to 1) holds data: it keeps more blocks of a plane free
-    /// than are left, so it never stops, whatever victims are full of. `None` if the spare blocks suffice.
+    /// Explains why GC never stops once the fraction `fill` (0 to 1) of the capacity holds data: GC wants to keep more blocks of a
+    /// plane free than are left. `None` if the spare blocks suffice.
     pub fn collection_never_stops(&self, fill: f64) -> Option<String> {
         let geometry = Geometry::new(self);
         let spare = geometry.spare_blocks_per_plane_min();
@@ -261,7 +262,7 @@ impl DeviceConfig {
         let fill_max = ((spare + data - f64::from(wanted)) / data).max(0.0);
         Some(format!(
             "ftl.gc.start_below_blocks = {wanted} of {blocks}: with {:.0} % of the capacity written, {:.1} blocks of each \
-             plane hold data and {left:.1} are left, so collection never stops and moves nearly full blocks; expected \
+             plane hold data and {left:.1} are left, so GC never stops and moves nearly full blocks; expected \
              at most {:.0}, more ftl.over_provisioning, or at most {:.0} % written",
             fill * 100.0,
             data * fill,

@@ -21,9 +21,9 @@ pub enum BlockState {
     Free,
     /// A write frontier.
     Open,
-    /// Fully written; a candidate for collection.
+    /// Fully written; GC may choose it.
     Closed,
-    /// Being collected or erased.
+    /// Being collected or erased by GC.
     Collecting,
     /// Holds the device's own metadata.
     Meta,
@@ -31,7 +31,7 @@ pub enum BlockState {
     Bad,
 }
 
-/// Set in a block's key unless the block may be collected, so that the least key is the greedy victim.
+/// Set in a block's key unless GC may choose the block, so that the least key is the greedy victim.
 const NOT_COLLECTABLE: u32 = 1 << 31;
 
 /// The blocks of a device.
@@ -41,7 +41,7 @@ pub struct Blocks {
     keys: Vec<u32>,
     states: Vec<BlockState>,
     erases: Vec<u32>,
-    /// When the block was closed, in the order of closing; for FIFO and cost-benefit.
+    /// Number of the block's closing; for FIFO and cost-benefit.
     closed_at: Vec<u64>,
     valid_bits: Vec<u64>,
     free: Vec<VecDeque<BlockId>>,
@@ -51,7 +51,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// All blocks free, in the order of their numbers.
+    /// Returns an account in which all blocks are free, in the order of their numbers.
     pub fn new(planes: u32, blocks_per_plane: u32, units_per_block: u32) -> Self {
         let blocks = planes as usize * blocks_per_plane as usize;
         let words = (blocks as u64 * u64::from(units_per_block)).div_ceil(64) as usize;
@@ -124,17 +124,17 @@ impl Blocks {
         self.erases[block.index()]
     }
 
-    /// Order of closing of a closed block.
+    /// Number of the closing of a closed block.
     pub fn closed_at(&self, block: BlockId) -> u64 {
         self.closed_at[block.index()]
     }
 
-    /// How many blocks were closed so far.
+    /// Number of closings so far.
     pub fn closings(&self) -> u64 {
         self.closings
     }
 
-    /// Collection keys of a plane's blocks: valid units, with the top bit set where not collectable.
+    /// GC keys of a plane's blocks: valid units, with the top bit set where GC may not choose the block.
     pub(crate) fn keys_of(&self, plane: PlaneId) -> &[u32] {
         let range = self.of_plane(plane);
         &self.keys[range.start as usize..range.end as usize]
@@ -152,7 +152,7 @@ impl Blocks {
         self.valid_bits[(ppa.0 / 64) as usize] >> (ppa.0 % 64) & 1 == 1
     }
 
-    /// Asks the processor to bring into its caches what says whether a unit is valid. Changes no answer.
+    /// Asks the processor to load into its caches the words that say whether a unit is valid. Changes no answer.
     #[inline]
     pub fn prefetch(&self, ppa: Ppa) {
         flashweir_core::prefetch(&self.valid_bits[(ppa.0 / 64) as usize]);
@@ -196,7 +196,7 @@ impl Blocks {
         Some(block)
     }
 
-    /// Takes the most worn free block of `plane` as a frontier, for cold data (static wear-levelling).
+    /// Takes the most worn free block of `plane` as a write frontier, for cold data (static wear-levelling).
     pub fn open_most_worn(&mut self, plane: PlaneId) -> Option<BlockId> {
         let erases = &self.erases;
         let pool = &mut self.free[plane.index()];
@@ -206,7 +206,7 @@ impl Blocks {
         Some(block)
     }
 
-    /// A frontier is full: the block may be collected from now on.
+    /// Closes a write frontier that is full: GC may choose the block from now on.
     pub fn close(&mut self, block: BlockId) {
         assert_eq!(self.state(block), BlockState::Open, "only an open block is closed");
         self.states[block.index()] = BlockState::Closed;
@@ -215,14 +215,14 @@ impl Blocks {
         self.closings += 1;
     }
 
-    /// The block was chosen as a victim.
+    /// Marks the block as the victim of GC.
     pub fn collect(&mut self, block: BlockId) {
         assert_eq!(self.state(block), BlockState::Closed, "only a closed block is collected");
         self.states[block.index()] = BlockState::Collecting;
         self.keys[block.index()] |= NOT_COLLECTABLE;
     }
 
-    /// The block was erased and returns to the free pool.
+    /// Returns an erased block to the free pool.
     pub fn release(&mut self, block: BlockId) {
         assert_eq!(self.valid(block), 0, "block {} holds valid units", block.0);
         assert!(matches!(self.state(block), BlockState::Collecting | BlockState::Meta));
@@ -232,7 +232,7 @@ impl Blocks {
         self.free[plane.index()].push_back(block);
     }
 
-    /// The block is never used again; it must hold nothing valid.
+    /// Takes a block out of use for good; it must hold nothing valid.
     pub fn retire(&mut self, block: BlockId) {
         assert_eq!(self.valid(block), 0, "block {} holds valid units", block.0);
         self.leave_pool(block);
@@ -246,7 +246,7 @@ impl Blocks {
         self.states[block.index()] = BlockState::Meta;
     }
 
-    /// Sets what a recovery found: `closed` blocks hold data, others are free; wear as on the medium.
+    /// Sets the state that a recovery found: `closed` blocks hold data, others are free; wear as on the medium.
     pub fn restore(&mut self, block: BlockId, erases: u32, closed: bool) {
         self.erases[block.index()] = erases;
         if closed {
@@ -256,7 +256,7 @@ impl Blocks {
         }
     }
 
-    /// An erase of a block that stays out of the pool (metadata).
+    /// Counts an erase of a block that stays out of the pool (metadata).
     pub fn note_erase(&mut self, block: BlockId) {
         self.erases[block.index()] += 1;
     }
@@ -288,7 +288,7 @@ impl Blocks {
         total
     }
 
-    /// Set bits of the units from `first` up to `end`, a word at a time.
+    /// Number of set bits of the units from `first` up to `end`, a word at a time.
     fn count_valid(&self, first: u64, end: u64) -> u32 {
         let words = &self.valid_bits[(first / 64) as usize..end.div_ceil(64) as usize];
         let all: u32 = words.iter().map(|word| word.count_ones()).sum();

@@ -10,7 +10,7 @@ use flashweir_core::command::StreamId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Epochs of one stream between two checkpoints at most: their numbers have 24 bits on flash.
+/// Most epochs of one stream between two checkpoints: their numbers have 24 bits on flash.
 pub const EPOCHS_MAX: u32 = 1 << 23;
 
 /// How the epochs of a stream persist in their order (barriers §2.2, contract §8).
@@ -29,7 +29,7 @@ pub enum PersistPolicy {
     InOrderRecovery,
 }
 
-/// Why a unit is valid that the map does not name.
+/// Why a unit is valid although the map does not name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// The version in this slot is not stable.
@@ -250,7 +250,7 @@ impl Streams {
             };
             let (open, recorded, wanted) = (stream.open, stream.recorded, stream.wanted);
             let record = if wanted > recorded {
-                format!(", somebody waits for the record of {wanted}")
+                format!(", a command waits for the record of {wanted}")
             } else {
                 String::new()
             };

@@ -1,11 +1,11 @@
 //! The shape of a flash array, and every conversion between physical addresses.
 //!
-//! Place: both sides of the link use it: a device's firmware, and a host that has the physical addresses.
+//! Place: both sides of the link use it: the firmware of a device, and a host that has physical addresses.
 //!
 //! Invariants: planes, blocks, pages and mapping units are numbered one after the other, each level inside of the one above,
 //! so a conversion is a division; the numbers of one plane's blocks are neighbours.
 //!
-//! Deliberately absent: what a host sees of it (capacity, striping of logical pages, regions for metadata), and time.
+//! Deliberately absent: what a host sees of the array (capacity, striping of logical pages, regions for metadata), and time.
 
 use crate::{BlockId, PlaneId};
 use flashweir_core::{Divisor, Ppa, index_type};
@@ -13,7 +13,7 @@ use flashweir_core::{Divisor, Ppa, index_type};
 index_type! {
     /// A channel (bus).
     ChannelId,
-    /// What takes one command at a time: a die, or a chip where dies do not interleave.
+    /// A station, which takes one command at a time: a die, or a chip where dies do not interleave.
     StationId,
     /// A die, numbered channel by channel, chip by chip.
     DieId,
@@ -132,7 +132,7 @@ impl FlashGeometry {
         self.counts[3]
     }
 
-    /// Counts of channels, ways, dies, planes, as striping wants them.
+    /// Counts of channels, ways, dies and planes, as striping needs them.
     pub fn dimensions(&self) -> [Divisor; 4] {
         self.dimensions
     }

@@ -1,5 +1,5 @@
-//! Decisions that both sides of the link need: addresses, maps and their log, streams and epochs, block accounting, victim selection,
-//! striping, recovery as a pure fold. No I/O and no time: the caller decides when.
+//! Decisions that both sides of the link need: addresses, maps and their log, streams and epochs, block accounting, victim
+//! selection, striping, and recovery as a pure fold. No I/O and no time: the caller decides when.
 #![forbid(unsafe_code)]
 
 pub mod blocks;

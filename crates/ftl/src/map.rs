@@ -15,8 +15,8 @@ const VALUE: u64 = (1 << TAG_SHIFT) - 1;
 pub enum MapWord {
     /// Never written or deallocated.
     Unmapped,
-    /// In a slot of the buffer. The generation tells a reused slot from the one that was meant; its low
-    /// 30 bits are kept.
+    /// In a slot of the buffer. The generation distinguishes a slot that was used again from the one that was meant; its low 30
+    /// bits are kept.
     Cached { slot: u32, generation: u32 },
     /// On the medium.
     Direct(Ppa),
@@ -27,7 +27,7 @@ pub enum MapWord {
 const GENERATION_BITS: u32 = 30;
 
 impl MapWord {
-    /// The word in one `u64`: two bits say which kind it is, 62 what it holds. 0 is [`Self::Unmapped`].
+    /// Packs the word into one `u64`: two bits for its kind, 62 for its value. 0 is [`Self::Unmapped`].
     #[inline]
     pub fn pack(self) -> u64 {
         match self {
@@ -78,7 +78,7 @@ impl Map {
         self.len == 0
     }
 
-    /// The word of `lpn`, which must be inside.
+    /// The word of `lpn`, which must be below [`Self::len`].
     #[inline]
     pub fn get(&self, lpn: Lpn) -> MapWord {
         debug_assert!(lpn.0 < self.len);
@@ -89,9 +89,9 @@ impl Map {
         }
     }
 
-    /// Asks the processor to bring the word of `lpn` into its caches, for a look-up that comes soon. Changes no
-    /// answer; pages outside are passed over. A plain read would not do: it holds up what follows until memory has
-    /// answered, and the map is the one structure that does not fit into the caches.
+    /// Asks the processor to load the word of `lpn` into its caches, for a look-up that comes soon. Changes no answer; pages
+    /// outside of the map are skipped. A plain read would stall the following instructions until memory has answered, and the map
+    /// is the one structure that does not fit into the caches.
     #[inline]
     pub fn prefetch(&self, lpn: Lpn) {
         let at = lpn.0 as usize;
@@ -126,8 +126,8 @@ impl Map {
         )
     }
 
-    /// The first page at or after `lpn` and below `end` that may be mapped: whole absent chunks are passed
-    /// over, so that deallocating an empty device costs nothing.
+    /// The first page at or after `lpn` and below `end` that may be mapped. Absent chunks are skipped as a whole, so that
+    /// deallocating an empty device costs nothing.
     pub fn next_present(&self, lpn: Lpn, end: Lpn) -> Option<Lpn> {
         let mut at = lpn.0;
         while at < end.0 {

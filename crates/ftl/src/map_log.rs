@@ -1,7 +1,7 @@
 //! The map log as data: pending records, the group or checkpoint that is being written, and the commands that wait for it.
 //!
-//! Place in the data flow: a firmware writes what is due to the pages that [`MapLog::page_at`] names; recovery resumes the log. The bits of
-//! its pages are those of [`crate::map_records`].
+//! Place in the data flow: a firmware writes the groups that are due to the pages that [`MapLog::page_at`] names; recovery resumes
+//! the log. The format of its pages is in [`crate::map_records`].
 //!
 //! Invariant: of the two regions, `region` holds the newest complete checkpoint, and its pages are given out one after the other.
 
@@ -13,7 +13,7 @@ use flashweir_core::command::StreamId;
 use flashweir_core::{Lpn, Ppa};
 use std::sync::Arc;
 
-/// Pins at most before the log is written although nobody waits.
+/// Most pins before the log is written although no command waits for it.
 const PINS_MAX: usize = 4096;
 
 /// The write of metadata that is under way.
@@ -75,7 +75,7 @@ pub struct MapLog {
     pub pending: Vec<Record>,
     /// Places that become invalid when all TRIMs so far are durable.
     pub pins: Vec<Ppa>,
-    /// Places of translation pages that become free when the records so far are durable, which name newer ones.
+    /// Places of translation pages that become free when the records so far, which name newer places, are durable.
     pub olds: Vec<Ppa>,
     /// Sequence number of the newest TRIM.
     pub last_trim: u64,
@@ -100,7 +100,7 @@ pub struct MapLog {
 }
 
 impl MapLog {
-    /// An empty log in these regions, whose blocks have so many pages of so many bytes.
+    /// Returns an empty log in these regions; `pages_per_block` and `page_bytes` are those of their blocks.
     pub fn new(regions: [Vec<BlockId>; 2], pages_per_block: u32, page_bytes: u64) -> Self {
         Self {
             pages_per_region: regions[0].len() as u32 * pages_per_block,
@@ -224,13 +224,13 @@ impl MapLog {
         PageAddr { block: blocks[nth as usize % blocks.len()], page: nth / blocks.len() as u32 }
     }
 
-    /// Whether so many TRIMs wait for a checkpoint that no more are accepted: a checkpoint repeats those
-    /// above its horizon, and must fit into its region with them.
+    /// Whether so many TRIMs wait for a checkpoint that no more are accepted: a checkpoint repeats the TRIMs above its horizon, and
+    /// must fit into its region with them.
     pub fn is_congested(&self) -> bool {
         self.recent_trims.len() >= (self.pages_per_region as usize * self.records_per_page / 4).max(8)
     }
 
-    /// Whether anything may have to be written, or is to be looked at.
+    /// Whether anything may have to be written or checked.
     #[inline]
     pub fn has_work(&self) -> bool {
         let asked = self.wanted || self.wants_checkpoint;
@@ -269,7 +269,7 @@ impl MapLog {
     }
 }
 
-/// A record, and behind it what its subject says about its epoch.
+/// A record, followed by the record of its subject's place in an epoch, if it has one.
 pub fn with_member(record: Record, member: Option<Member>) -> impl Iterator<Item = Record> {
     [Some(record), member.map(Record::Member)].into_iter().flatten()
 }

@@ -1,9 +1,9 @@
-//! The bits of a translation page (device-metadata §11): a checked view and its entries.
+//! The format of a translation page (device-metadata §11): encoding, and decoding with checks.
 
 use crate::sealed::Frame;
 use flashweir_core::Ppa;
 
-/// Bytes of a translation page before its first entry.
+/// Bytes of a translation page before the first entry.
 const HEADER_BYTES: usize = 32;
 /// Bytes of an entry.
 const ENTRY_BYTES: usize = 16;
@@ -15,25 +15,25 @@ const FRAME: Frame = Frame {
     item_bytes: ENTRY_BYTES,
 };
 
-/// Mapping units that a translation page of so many bytes can map.
+/// Most mapping units that a translation page of `page_bytes` can map.
 pub fn entries_max(page_bytes: u64) -> u32 {
     (page_bytes as usize).saturating_sub(HEADER_BYTES).div_euclid(ENTRY_BYTES) as u32
 }
 
-/// Where the version of a unit is, and its sequence number; `None` is nowhere.
+/// Place of a unit's version, and its sequence number; `None` if the unit is not mapped.
 pub type Entry = Option<(Ppa, u64)>;
 
 /// One state of a translation page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapPageImage {
-    /// Which part of the map it is.
+    /// Number of the translation page: which part of the map it holds.
     pub page: u32,
-    /// Number of this state; a later one of any page has a higher number.
+    /// Number of this state; a later state of any page has a higher number.
     pub number: u64,
     pub entries: Vec<Entry>,
 }
 
-/// Writes a page; zeros to its end are left out.
+/// Encodes a page, without the zeros to its end.
 pub fn encode(image: &MapPageImage) -> Vec<u8> {
     let mut bytes = FRAME.begin(image.entries.len());
     bytes.extend_from_slice(&[0; 2]);
@@ -50,7 +50,7 @@ pub fn encode(image: &MapPageImage) -> Vec<u8> {
     bytes
 }
 
-/// Reads a page; `None` if it is not a whole, intact translation page of this version.
+/// Decodes a page; `None` if it is not a complete, intact translation page of this version.
 pub fn decode(bytes: &[u8]) -> Option<MapPageImage> {
     let (fields, count) = FRAME.open(bytes)?;
     let entry = |nth: usize| {

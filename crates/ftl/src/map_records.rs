@@ -1,4 +1,4 @@
-//! The bits of a metadata page (`specs/device-metadata.md`): a checked view and the records it may hold.
+//! The format of a metadata page (`specs/device-metadata.md`): encoding, decoding with checks, and the records that it may hold.
 
 use crate::BlockId;
 use crate::recovery::{Mapping, Member, TrimRecord};
@@ -18,14 +18,14 @@ const FRAME: Frame = Frame {
     item_bytes: RECORD_BYTES,
 };
 
-/// What a group of pages is.
+/// The kind of a group of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupKind {
     Log,
     Checkpoint,
 }
 
-/// Who a page belongs to.
+/// The group to which a page belongs, and its place there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageHeader {
     pub kind: GroupKind,
@@ -34,7 +34,7 @@ pub struct PageHeader {
     pub group: u64,
     /// Position of this page in its group.
     pub index: u32,
-    /// Pages of the group; it counts only if all are there.
+    /// Number of pages of the group, which counts only if all are there.
     pub total: u32,
 }
 
@@ -49,23 +49,23 @@ pub enum Record {
     Summary { block: BlockId, opened: u64, units: u64 },
     /// One unit of the block whose summary this belongs to.
     Unit { unit: u32, lpn: Lpn, seq: u64 },
-    /// Begins a checkpoint: everything at or below the horizon is in it, and blocks opened later, or named
-    /// as open, are not vouched for.
+    /// Begins a checkpoint: everything up to the horizon is in it, and it does not vouch for blocks that were opened later or are
+    /// named as open.
     Checkpoint {
         horizon: u64,
         openings: u64,
-        /// Number of the last translation page that had been made then.
+        /// Number of the newest translation page at that time.
         maps: u64,
     },
     /// A block that was open when the checkpoint was taken.
     Open(BlockId),
-    /// The unit or deallocation before it is a member of an epoch.
+    /// The unit or deallocation in the record before is a member of an epoch.
     Member(Member),
     /// All epochs of a stream up to this one are complete.
     Complete { stream: StreamId, epoch: u32 },
-    /// Where a translation page is, and the number of that state of it.
+    /// Place of a translation page, and the number of its state there.
     MapPage { page: u32, ppa: Ppa, number: u64 },
-    /// Of a checkpoint: the unit is nowhere, whatever its translation page says.
+    /// In a checkpoint: the unit is not mapped, whatever its translation page says.
     Gone(Lpn),
 }
 
@@ -118,12 +118,12 @@ impl Record {
     }
 }
 
-/// Records that fit into one page.
+/// Number of records that fit into one page.
 pub fn records_per_page(page_bytes: u64) -> usize {
     (page_bytes as usize - HEADER_BYTES) / RECORD_BYTES
 }
 
-/// Writes a page; bytes behind the last record are left out, they are zeros.
+/// Encodes a page, without the zeros behind the last record.
 pub fn encode(header: &PageHeader, records: &[Record]) -> Vec<u8> {
     let mut page = FRAME.begin(records.len());
     let kind: u16 = match header.kind {
@@ -147,7 +147,7 @@ pub fn encode(header: &PageHeader, records: &[Record]) -> Vec<u8> {
     page
 }
 
-/// Reads a page; `None` if it is not a whole, intact metadata page of this version.
+/// Decodes a page; `None` if it is not a complete, intact metadata page of this version.
 pub fn decode(page: &[u8]) -> Option<(PageHeader, Vec<Record>)> {
     let (fields, count) = FRAME.open(page)?;
     let kind = match fields.u16_at(6)? {

@@ -1,15 +1,14 @@
 //! Recovery as a pure fold over what was found on the medium (contract §8).
 //!
-//! Inputs: the newest complete checkpoint, the deallocations logged since, and the out-of-band areas of the
-//! blocks that the checkpoint does not vouch for. Output: which physical unit holds each logical page.
+//! Inputs: the newest complete checkpoint, the deallocations logged since, and the out-of-band areas of the blocks for which the
+//! checkpoint does not vouch. Output: the physical unit of each logical page.
 //!
 //! Invariants:
-//! 1. A version at or below the checkpoint's horizon counts only if the checkpoint references the same
-//!    `(lpn, seq)`: discarded versions stay dead, copies made by collection stay alive.
-//! 2. Among the versions that count, the highest sequence number wins; a deallocation with a higher one
-//!    unmaps the page.
-//! 3. The result depends on the set of inputs, not on their order, except that of two copies of the same
-//!    version the one that was given first is chosen.
+//! 1. A version at or below the checkpoint's horizon counts only if the checkpoint references the same `(lpn, seq)`: discarded
+//!    versions stay dead, copies made by GC stay alive.
+//! 2. Among the versions that count, the highest sequence number wins; a deallocation with a higher one unmaps the page.
+//! 3. The result depends on the set of inputs, not on their order, except that of two copies of the same version the one that was
+//!    given first is chosen.
 
 use flashweir_core::command::StreamId;
 pub use flashweir_core::oob::Member;
@@ -32,13 +31,13 @@ pub struct TrimRecord {
 pub struct Mapping {
     /// Logical page.
     pub lpn: Lpn,
-    /// Where it was when the checkpoint was taken.
+    /// Place of the page when the checkpoint was taken.
     pub ppa: Ppa,
     /// Sequence number of that version.
     pub seq: u64,
 }
 
-/// The fold.
+/// The state of the fold.
 #[derive(Clone, Debug)]
 pub struct Fold {
     horizon: u64,
@@ -56,8 +55,8 @@ impl Fold {
         Self { horizon, vouched: vec![0; units], best: vec![(0, Ppa(0)); units], seq_max: horizon }
     }
 
-    /// A mapping of the checkpoint; `trusted` if its block was closed before and not opened since, so that
-    /// the unit need not be read to know that it is there.
+    /// Adds a mapping of the checkpoint; `trusted` if its block was closed before the checkpoint and not opened since, so that the
+    /// unit is known to be there without being read.
     pub fn checkpoint(&mut self, mapping: Mapping, trusted: bool) {
         let Some(vouched) = self.vouched.get_mut(mapping.lpn.0 as usize) else { return };
         *vouched = mapping.seq;
@@ -67,7 +66,7 @@ impl Fold {
         }
     }
 
-    /// A version found on the medium. All mappings of the checkpoint were given before.
+    /// Adds a version that was found on the medium. All mappings of the checkpoint must have been given before.
     pub fn found(&mut self, version: Mapping) {
         let Some(&vouched) = self.vouched.get(version.lpn.0 as usize) else { return };
         self.seq_max = self.seq_max.max(version.seq);
@@ -83,7 +82,7 @@ impl Fold {
         }
     }
 
-    /// A logged deallocation. All versions were given before.
+    /// Adds a logged deallocation. All versions must have been given before.
     pub fn trim(&mut self, trim: TrimRecord) {
         self.seq_max = self.seq_max.max(trim.seq);
         let end = (trim.lpn.0.saturating_add(trim.count)).min(self.best.len() as u64);
@@ -95,7 +94,7 @@ impl Fold {
         }
     }
 
-    /// A version was found that does not count: its number is not given again.
+    /// Notes a version that was found but does not count, so that its number is not given again.
     pub fn discarded(&mut self, seq: u64) {
         self.seq_max = self.seq_max.max(seq);
     }
@@ -117,40 +116,40 @@ impl Fold {
     }
 }
 
-/// A distance that says nothing.
+/// A distance that was too large to be stored.
 pub const UNKNOWN_DISTANCE: u8 = u8::MAX;
-/// Members of one epoch at most.
+/// Most members of one epoch.
 pub const MEMBERS_MAX: u32 = u16::MAX as u32;
 
 #[derive(Clone, Debug, Default)]
 struct FoundEpoch {
-    /// Sequence number and unit of each: a copy counts once.
+    /// Sequence number and unit of each member, so that a copy counts only once.
     members: BTreeSet<(u64, u64)>,
     previous: u16,
 }
 
 #[derive(Clone, Debug, Default)]
 struct FoundStream {
-    /// Epochs up to here were complete.
+    /// All epochs up to this one were complete.
     watermark: u32,
     epochs: BTreeMap<u32, FoundEpoch>,
 }
 
-/// Which members of streams count: those of complete epochs, and of the first that is not complete. Only members of this
-/// boot are given, those above the horizon.
+/// Decides which members of streams count: those of complete epochs, and of the first epoch that is not complete. Only members of
+/// this boot may be given, which are above the horizon.
 #[derive(Clone, Debug, Default)]
 pub struct EpochFold {
     streams: BTreeMap<StreamId, FoundStream>,
 }
 
 impl EpochFold {
-    /// A record says that all epochs up to `epoch` are complete.
+    /// Adds a record that says that all epochs up to `epoch` are complete.
     pub fn complete(&mut self, stream: StreamId, epoch: u32) {
         let watermark = &mut self.streams.entry(stream).or_default().watermark;
         *watermark = (*watermark).max(epoch);
     }
 
-    /// A member was found; `unit` tells units of one command apart.
+    /// Adds a member that was found; `unit` distinguishes the units of one command.
     pub fn found(&mut self, member: &Member, seq: u64, unit: u64) {
         let stream = self.streams.entry(member.stream).or_default();
         if member.distance != UNKNOWN_DISTANCE {
@@ -211,7 +210,7 @@ mod tests {
         let limits = fold.by_count();
         let admitted: Vec<u32> = (1..=4).filter(|epoch| limits.admit(&member(*epoch, 0, 0))).collect();
         assert_eq!(admitted, [1, 2]);
-        // A copy is no second member.
+        // A copy is not a second member.
         fold.found(&member(2, 1, 2), 2, 0);
         fold.found(&member(3, 1, 3), 3, 0);
         fold.found(&member(3, 1, 3), 3, 1);

@@ -1,19 +1,19 @@
-//! The frame that the device's own pages share: magic and version first, a checksum in the last four bytes of the header, and behind
-//! it as many items as the header says (device-metadata §3, device-metadata §11).
+//! The frame that all formats of the device's own pages share: magic and version first, a checksum in the last four bytes of the
+//! header, and after it as many items as the header says (device-metadata §3, device-metadata §11).
 
 /// What distinguishes the pages of one format.
 pub(crate) struct Frame {
     pub(crate) magic: u32,
     pub(crate) version: u16,
-    /// Bytes before the first item; the last four are the checksum.
+    /// Bytes before the first item; the last four of them are the checksum.
     pub(crate) header_bytes: usize,
-    /// Where the header says how many items there are.
+    /// Offset of the number of items in the header.
     pub(crate) count_at: usize,
     pub(crate) item_bytes: usize,
 }
 
 impl Frame {
-    /// The beginning of a page for so many items.
+    /// Returns the beginning of a page with `items` items.
     pub(crate) fn begin(&self, items: usize) -> Vec<u8> {
         let mut page = Vec::with_capacity(self.header_bytes + items * self.item_bytes);
         page.extend_from_slice(&self.magic.to_le_bytes());
@@ -21,13 +21,13 @@ impl Frame {
         page
     }
 
-    /// Puts the checksum of a page that has everything else, and zeros there, in its place.
+    /// Sets the checksum of a page that is otherwise complete and has zeros in its place.
     pub(crate) fn seal(&self, page: &mut [u8]) {
         let crc = crc32c::crc32c(page);
         page[self.header_bytes - 4..self.header_bytes].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// The page as far as it is used, and the number of its items; `None` if it is not a whole, intact one of this format.
+    /// The used part of a page, and the number of its items; `None` if it is not a complete, intact page of this format.
     pub(crate) fn open<'a>(&self, page: &'a [u8]) -> Option<(Fields<'a>, usize)> {
         let fields = Fields(page);
         if fields.u32_at(0)? != self.magic || fields.u16_at(4)? != self.version {
@@ -42,7 +42,7 @@ impl Frame {
     }
 }
 
-/// Little-endian numbers of a page by their places; `None` behind its end.
+/// Little-endian numbers of a page by their offsets; `None` behind its end.
 #[derive(Clone, Copy)]
 pub(crate) struct Fields<'a>(&'a [u8]);
 

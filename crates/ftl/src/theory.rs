@@ -1,13 +1,13 @@
 //! Closed forms for write amplification under uniform random writes.
 //!
-//! Sources: FIFO (LRU) cleaning after Desnoyers, "Analytic modeling of SSD write performance" (SYSTOR 2012),
-//! and Robinson; greedy after Bux and Iliadis (Performance Evaluation 2010) and Van Houdt's mean field
-//! (SIGMETRICS 2013), of which greedy is the limit of many choices.
+//! Sources: FIFO (LRU) GC after Desnoyers, "Analytic modeling of SSD write performance" (SYSTOR 2012), and Robinson; greedy GC
+//! after Bux and Iliadis (Performance Evaluation 2010) and Van Houdt's mean field (SIGMETRICS 2013), of which greedy is the limit
+//! of many choices.
 
-/// Write amplification of FIFO cleaning; `utilisation` is user units over physical units.
+/// Write amplification of FIFO GC; `utilisation` is user units over physical units.
 ///
-/// A unit of a block that is cleaned again after `1/utilisation · A⁻¹` user turn-overs survives with
-/// probability `v = exp(−(1 − v) / utilisation)`, and `A = 1 / (1 − v)`.
+/// A unit of a block that is collected again after `1/utilisation · A⁻¹` user turn-overs survives with probability `v = exp(−(1 −
+/// v) / utilisation)`, and `A = 1 / (1 − v)`.
 pub fn fifo(utilisation: f64) -> f64 {
     assert!(utilisation > 0.0 && utilisation < 1.0, "utilisation {utilisation} is outside (0, 1)");
     let mut survivors = 0.5_f64;
@@ -17,17 +17,17 @@ pub fn fifo(utilisation: f64) -> f64 {
     1.0 / (1.0 - survivors)
 }
 
-/// Write amplification of greedy cleaning for blocks of `units` units, from the mean field of the d-choices
-/// policy as d grows: in the limit all blocks at victim choice have at least `m` valid units, and the drift
-/// equations of the occupancy close. Solved by iterating the occupancy of blocks in time until it stands.
+/// Write amplification of greedy GC for blocks of `units` units, from the mean field of the d-choices policy as d grows: in the
+/// limit all blocks at victim choice have at least `m` valid units, and the drift equations of the occupancy close. Solved by
+/// iterating the occupancy of blocks in time until it is stationary.
 ///
-/// The state is the distribution of valid units over closed blocks. Between two cleanings `(units − v)`
-/// user writes each invalidate a random valid unit.
+/// The state is the distribution of valid units over closed blocks. Between two collections `(units − v)` user writes each
+/// invalidate a random valid unit.
 pub fn greedy(utilisation: f64, units: u32) -> f64 {
     d_choices(utilisation, units, f64::INFINITY)
 }
 
-/// Write amplification of d-choices cleaning (Van Houdt 2013); `d = ∞` is greedy.
+/// Write amplification of d-choices GC (Van Houdt 2013); `d = ∞` is greedy.
 pub fn d_choices(utilisation: f64, units: u32, d: f64) -> f64 {
     assert!(utilisation > 0.0 && utilisation < 1.0, "utilisation {utilisation} is outside (0, 1)");
     let b = units as usize;
@@ -42,8 +42,8 @@ pub fn d_choices(utilisation: f64, units: u32, d: f64) -> f64 {
     for step in 0..400_000 {
         let p = victim_distribution(&w, d);
         let survivors: f64 = p.iter().enumerate().map(|(i, p)| i as f64 * p).sum();
-        // One cleaning per unit of time; each frees (b − survivors) units, which user writes fill, and each
-        // user write invalidates one of the `mean` valid units per block, chosen uniformly.
+        // One collection per unit of time; each frees (b − survivors) units, which user writes fill, and each user write
+        // invalidates one of the `mean` valid units per block, chosen uniformly.
         let writes = f64::from(units) - survivors;
         let mut next = w.clone();
         for i in 0..=b {
@@ -55,7 +55,7 @@ pub fn d_choices(utilisation: f64, units: u32, d: f64) -> f64 {
             }
         }
         next[b] += dt;
-        // The explicit step may undershoot where greedy empties a state; put the rest where it came from.
+        // The explicit step may undershoot where greedy empties a state; the deficit is taken from the next fuller state.
         let mut debt = 0.0;
         for entry in &mut next {
             *entry -= debt;

@@ -1,4 +1,4 @@
-//! Which block to collect.
+//! Victim selection: which block GC collects.
 
 use crate::blocks::{BlockId, Blocks, PlaneId};
 use flashweir_core::random::RandomStream;
@@ -73,7 +73,7 @@ impl VictimPicker {
         best.map(|(_, i)| i)
     }
 
-    /// Draws until d collectable blocks were seen; a plane with few of them falls back to all.
+    /// Draws until d blocks were seen that GC may choose; a plane with few of them falls back to all.
     fn d_choices(&mut self, keys: &[u32], full: u32) -> Option<usize> {
         let mut best: Option<usize> = None;
         let mut seen = 0;

@@ -9,13 +9,13 @@ flashweir_core::metrics! {
         submitted,
         /// Requests answered.
         completed,
-        /// Requests appended to one that waited.
+        /// Requests merged behind a waiting one.
         back_merges,
-        /// Requests put before one that waited.
+        /// Requests merged before a waiting one.
         front_merges,
         /// Commands that the device took.
         dispatched,
-        /// Offers that found no room at the device.
+        /// Offers of a command for which the device had no room.
         busy,
         /// Barriers submitted: with a write, or of no length.
         barriers,

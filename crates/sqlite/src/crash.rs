@@ -67,7 +67,7 @@ pub struct CrashConfig {
     pub seed: u64,
     /// Cases at once.
     pub jobs: usize,
-    /// Stop after so many violations.
+    /// Stop after this many violations.
     pub violations_max: usize,
 }
 

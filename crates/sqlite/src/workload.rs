@@ -65,7 +65,7 @@ pub struct WorkloadOptions {
     pub transactions: u64,
     /// Time at the start in which transactions do not count.
     pub ramp: Duration,
-    /// No transaction begins after so much measured time.
+    /// No transaction begins after this much measured time.
     pub runtime: Option<Duration>,
     /// Rows at the beginning; deletes have one more for each transaction.
     pub rows: u64,

@@ -103,7 +103,7 @@ fn clearing(place: &Place, image: &str) -> Result<(), String> {
     expect("an open file", &bytes[..length], b"synced")?;
     expect("after", &read(&rig.mount, "cleared")?, b"synced")?;
     if std::fs::metadata(rig.mount.path("never")).is_ok() {
-        return Err("a file that nobody synced is there".into());
+        return Err("a file that was not synced is there".into());
     }
     let written = file.write_all_at(b" more", 6).and_then(|()| file.sync_all());
     written.map_err(|error| format!("an open file: {error}"))?;

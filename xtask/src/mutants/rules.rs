@@ -37,7 +37,7 @@ impl Operator {
         (Self::OperandDropped, "operand-dropped", "one operand of `&&` or `||` is not asked"),
         (Self::AnswerTrue, "answer-true", "a function that answers yes or no answers yes"),
         (Self::AnswerFalse, "answer-false", "a function that answers yes or no answers no"),
-        (Self::CallSkipped, "call-skipped", "a call, or a wait, whose value nobody uses does not happen"),
+        (Self::CallSkipped, "call-skipped", "a call, or a wait, whose value is not used does not happen"),
         (Self::AssignmentSkipped, "assignment-skipped", "an assignment does not happen"),
         (Self::OrderSwapped, "order-swapped", "two statements, one of them a call, change places"),
         (Self::OffByOne, "off-by-one", "`<` and `<=`, `>` and `>=` are confused, `+ 1` or `- 1` is left out"),

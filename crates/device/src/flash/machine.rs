@@ -1,15 +1,15 @@
-//! When NAND operations happen: stations (dies, or chips where dies do not interleave), channels, queues.
+//! The NAND machine: when operations happen. It has stations (dies, or chips whose dies do not interleave), channels and queues.
 //!
-//! Place in the data flow: a firmware pushes operations, each with a job that the machine carries and never looks at; it
-//! decides when each begins and ends and says so; what that does to the medium is the caller's business.
+//! Place in the data flow: a firmware pushes operations, each with a job that the machine carries and never looks at; the machine
+//! decides when each begins and ends, and reports its end; the effect on the medium is the caller's business.
 //!
-//! A read holds the bus for its command, then the array, then waits for the bus again and moves its data.
-//! A program holds the bus for command and data, then the array. Data that waits for the bus goes before
-//! new commands. Programs are bound to a page only when they begin, so pages are programmed in order.
+//! A read holds the bus for its command, then the array, then waits for the bus again and moves its data. A program holds the bus
+//! for command and data, then the array. Data that wait for the bus go before new commands. Programs are bound to a page only when
+//! they begin, so pages are programmed in order.
 //!
-//! Invariants: a station works on one command at a time, a channel moves one transfer at a time; every
-//! operation that was pushed finishes exactly once; the same die reads before it erases, so an address
-//! that a queued read holds stays readable.
+//! Invariants: a station works on one command at a time, a channel moves one transfer at a time; every operation that was pushed
+//! finishes exactly once; a die serves the queued reads of a block before it erases the block, so an address that a queued read
+//! holds stays readable.
 
 use super::op::{Class, Frontier, Interrupted, Op, OpId, OpKind};
 use super::trace::{Traced, Tracer};
@@ -20,42 +20,42 @@ use flashweir_core::{Divisor, Duration, IndexVec, Instant};
 use flashweir_ftl::{Blocks, PlaneId};
 use std::collections::VecDeque;
 
-/// A moment of the machine.
+/// A scheduled event of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NandEvent {
-    /// The bus is free and somebody waits for it.
+    /// The bus is free, and a station waits for it.
     Wake(ChannelId),
-    /// The array of a station has finished, unless the generation is old.
+    /// The array of a station has finished, unless the generation is outdated.
     Array { station: StationId, generation: u32 },
     /// A transfer to the host side has finished.
     Output(ChannelId),
 }
 
-/// Gives late-bound programs their page out of the pool of blocks, and idle stations work from a shared queue.
+/// Assigns a page to a late-bound program from the pool of blocks, and work from a shared queue to an idle station.
 pub(crate) trait Placer<J> {
-    /// The page number that the next program of this frontier would get; `None` while there is no room.
+    /// The page number that the next program of this frontier would get; `None` if there is no room.
     fn offer(&self, pool: &Blocks, plane: PlaneId, frontier: Frontier) -> Option<u32>;
     /// Takes that page.
     fn bind(&mut self, pool: &mut Blocks, plane: PlaneId, frontier: Frontier) -> PageAddr;
-    /// Work from the shared queue for one of the planes of a station that would otherwise idle.
+    /// Takes work from the shared queue for one of the planes of a station that would otherwise be idle.
     fn pull(&mut self, pool: &Blocks, planes: std::ops::Range<u32>) -> Option<Op<J>>;
-    /// Work from the shared queue for this plane, if its next page has this number: it joins a command of its die.
+    /// Takes work from the shared queue for this plane, if its next page has this number, so that it can join a command of its die.
     fn pull_beside(&mut self, pool: &Blocks, plane: PlaneId, page: u32) -> Option<Op<J>>;
-    /// Bytes to move for a page write, as far as it has been filled now; it is not filled further.
+    /// Returns the bytes to move for a page write with the units that it has now; no further unit may join it.
     fn seal(&mut self, job: J) -> u32;
 }
 
-/// A placer and the pool from which it takes blocks, for the length of one look at a channel.
+/// A placer and the pool from which it takes blocks, for one pass over a channel.
 struct Pages<'a, P> {
     pool: &'a mut Blocks,
     placer: &'a mut P,
 }
 
-/// At most so many reads pass waiting programs and erases of a station in a row.
+/// Most reads in a row that pass waiting programs and erases of a station.
 const READ_STREAK_MAX: u32 = 64;
-/// How deep a queue is searched for a partner of a multi-plane command.
+/// Number of queued reads that are searched for a partner of a multi-plane command.
 const MULTI_PLANE_WINDOW: usize = 32;
-/// Planes of a die at most.
+/// Most planes of a die.
 const PLANES_MAX: usize = 8;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -85,7 +85,7 @@ enum Phase {
         since: Instant,
         until: Instant,
     },
-    /// Reads wait for the bus or use it; so many are left.
+    /// Reads wait for the bus or use it; `left` of them are left.
     Output {
         left: u8,
     },
@@ -107,7 +107,7 @@ struct Station {
     suspended: Option<Suspended>,
     suspensions: u32,
     read_streak: u32,
-    /// The last command that was no host read served collection.
+    /// Whether the last command other than a host read served GC.
     collected_last: bool,
     meta: VecDeque<OpId>,
     reads: VecDeque<OpId>,
@@ -115,7 +115,7 @@ struct Station {
     erases: VecDeque<OpId>,
     gc_writes: Vec<VecDeque<OpId>>,
     writes: Vec<VecDeque<OpId>>,
-    /// Programs in the queues of each frontier, over all planes.
+    /// Number of programs in the queues of each frontier, over all planes.
     waiting: [u32; 2],
     write_turn: u32,
     busy: Duration,
@@ -127,18 +127,18 @@ struct Channel {
     transfer: Option<OpId>,
     outputs: VecDeque<OpId>,
     wake: bool,
-    /// Stations that are idle and may have work, by their number on the channel.
+    /// A bit for each station of the channel that is idle and may have work.
     ready: u64,
     turn: u32,
     busy: Duration,
 }
 
-/// The machine.
+/// The NAND machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine<J> {
     stations: IndexVec<StationId, Station>,
     channels: IndexVec<ChannelId, Channel>,
-    /// A bit for each station whose array does nothing, one station of each channel after the other.
+    /// A bit for each station that neither works nor outputs; the order takes one station of each channel in turn.
     resting: Vec<u64>,
     ops: Vec<Op<J>>,
     free_ops: Vec<u32>,
@@ -155,9 +155,9 @@ pub(crate) struct Machine<J> {
     preemptible: bool,
     suspend: Option<SuspendConfig>,
     metrics: NandMetrics,
-    /// Last transfer length that was asked for, and its time.
+    /// The transfer length that was asked for last, and its time.
     transfer_memo: (u64, Duration),
-    /// What it does and when, if anybody wants to know.
+    /// Records what the machine does and when, while the tracer is on.
     pub(crate) trace: Tracer,
 }
 
@@ -217,7 +217,7 @@ impl<J: Copy> Machine<J> {
         }
     }
 
-    /// What was counted so far.
+    /// Counters since the machine was made.
     pub(crate) fn metrics(&self) -> &NandMetrics {
         &self.metrics
     }
@@ -227,7 +227,7 @@ impl<J: Copy> Machine<J> {
         &self.ops[id.0 as usize]
     }
 
-    /// Takes a finished operation out.
+    /// Takes out a finished operation.
     pub(crate) fn take(&mut self, id: OpId) -> Op<J> {
         self.trace.record(|| Traced::Finished { op: id });
         self.free_ops.push(id.0);
@@ -259,7 +259,7 @@ impl<J: Copy> Machine<J> {
         station_id
     }
 
-    /// Moves the waiting program of host data that `is_it` before those that are not `first`.
+    /// Moves the waiting program of host data for which `is_it` holds before all those for which `first` does not hold.
     pub(crate) fn promote_program(
         &mut self,
         plane: PlaneId,
@@ -284,7 +284,7 @@ impl<J: Copy> Machine<J> {
         StationId(self.planes_per_station.div_u32(plane.0))
     }
 
-    /// The number of a plane in its station.
+    /// The number of a plane within its station.
     #[inline]
     fn nth_plane(&self, plane: PlaneId) -> usize {
         self.planes_per_station.div_rem_u32(plane.0).1 as usize
@@ -310,11 +310,11 @@ impl<J: Copy> Machine<J> {
         id
     }
 
-    /// The station may have work that it could not do before.
+    /// Notes that the station may have work that it could not do before.
     pub(crate) fn wake(&mut self, station: StationId) {
         let idle = match self.stations[station].phase {
             Phase::Idle => true,
-            // A read may interrupt what the array does.
+            // A read may suspend what the array does.
             Phase::Array { .. } => self.suspend.is_some(),
             Phase::Output { .. } | Phase::Suspending => false,
         };
@@ -331,22 +331,22 @@ impl<J: Copy> Machine<J> {
         nth * self.channels.len() as u32 + channel
     }
 
-    /// The array of a station, or its output, has ended.
+    /// The station's array, or its output, has ended.
     fn rest(&mut self, station: StationId) {
         let nth = self.nth(station);
         self.stations[station].phase = Phase::Idle;
         self.resting[nth as usize / 64] |= 1 << (nth % 64);
     }
 
-    /// The array of a station begins.
+    /// The station's array begins to work.
     fn work(&mut self, station: StationId, phase: Phase) {
         let nth = self.nth(station);
         self.stations[station].phase = phase;
         self.resting[nth as usize / 64] &= !(1 << (nth % 64));
     }
 
-    /// Stations whose array does nothing, with their number when one of each channel is counted after the other: from number
-    /// `turn` on, and going round.
+    /// Stations that neither work nor output, each with its number in the order that takes one station of each channel in turn;
+    /// from number `turn` on, wrapping around.
     pub(crate) fn resting(&self, turn: u32) -> impl Iterator<Item = (u32, StationId)> + '_ {
         let channels = self.channels.len() as u32;
         let station = move |nth| StationId(nth % channels * self.per_channel.get() as u32 + nth / channels);
@@ -355,7 +355,7 @@ impl<J: Copy> Machine<J> {
         bits.map(move |nth| (nth, station(nth)))
     }
 
-    /// Whether the station does nothing and has nothing to do.
+    /// Whether the station is idle and has no operation queued.
     pub(crate) fn is_idle(&self, station: StationId) -> bool {
         let s = &self.stations[station];
         matches!(s.phase, Phase::Idle)
@@ -377,14 +377,14 @@ impl<J: Copy> Machine<J> {
         }
     }
 
-    /// Whether the station programs or erases now.
+    /// Whether the station is programming or erasing, or has suspended such an operation.
     pub(crate) fn is_programming(&self, station: StationId) -> bool {
         let station = &self.stations[station];
         let works = matches!(station.phase, Phase::Array { kind, .. } if kind != OpKind::Read);
         works || station.suspended.is_some()
     }
 
-    /// What the array of a station does.
+    /// The operations that the station's array executes.
     #[inline]
     pub(crate) fn working(&self, station: StationId) -> impl Iterator<Item = OpId> + use<J> {
         let batch = match self.stations[station].phase {
@@ -417,8 +417,8 @@ impl<J: Copy> Machine<J> {
         self.channels.iter().map(|c| c.busy)
     }
 
-    /// Time that each station was busy until `now`, at which no event is overdue: what is charged when a command
-    /// begins counts as it passes.
+    /// Time that each station was busy until `now`, at which no event is overdue: the time of a command is charged when it begins,
+    /// so the part that lies ahead is taken off.
     pub(crate) fn station_busy_until(&self, now: Instant) -> impl Iterator<Item = Duration> + '_ {
         self.stations.enumerate().map(move |(id, station)| {
             let ahead = match station.phase {
@@ -444,7 +444,7 @@ impl<J: Copy> Machine<J> {
             .map(move |channel| channel.busy.saturating_sub(channel.busy_until.saturating_since(now)))
     }
 
-    /// Begins whatever can begin on the channel of `station`.
+    /// Begins everything that can begin on the channel of `station`.
     pub(crate) fn start(
         &mut self,
         now: Instant,
@@ -455,8 +455,8 @@ impl<J: Copy> Machine<J> {
         self.arbitrate(now, self.channel_of(station), &mut Pages { pool, placer }, schedule);
     }
 
-    /// A scheduled moment has come; operations that finished are appended to `finished`. The caller handles
-    /// them and then calls [`Self::start`] for the station that is returned.
+    /// Handles a scheduled event that is due; operations that finished are appended to `finished`. The caller handles them and then
+    /// calls [`Self::start`] for the station that is returned.
     pub(crate) fn handle(&mut self, event: NandEvent, finished: &mut Vec<OpId>) -> Option<StationId> {
         match event {
             NandEvent::Wake(channel) => {
@@ -565,7 +565,7 @@ impl<J: Copy> Machine<J> {
         self.transfer_memo.1
     }
 
-    /// Begins the most urgent command of the station; returns how long it holds the bus.
+    /// Begins the most urgent command of the station; returns the time for which it holds the bus.
     fn issue(
         &mut self,
         now: Instant,
@@ -653,8 +653,8 @@ impl<J: Copy> Machine<J> {
         batch
     }
 
-    /// The next command that is no host read. Where collection is preemptible, it and host data take turns as
-    /// long as host data have room.
+    /// The next command other than a host read. Where GC is preemptible, GC and host data take turns as long as host data have
+    /// room.
     fn next_other(&mut self, id: StationId, pages: &mut Pages<'_, impl Placer<J>>) -> Option<Batch> {
         if self.preemptible && self.stations[id].collected_last {
             self.stations[id].collected_last = false;
@@ -703,7 +703,7 @@ impl<J: Copy> Machine<J> {
         Some(batch)
     }
 
-    /// The first erase whose block no queued read still needs.
+    /// Takes the first erase whose block no queued read needs.
     fn next_erase(&mut self, id: StationId) -> Option<OpId> {
         let station = &self.stations[id];
         let needed = |op: &OpId| {
@@ -714,7 +714,7 @@ impl<J: Copy> Machine<J> {
         self.stations[id].erases.remove(at)
     }
 
-    /// Takes out the programs of host data that wait for a page of `plane` and `are_meant`.
+    /// Takes out the programs of host data of `plane` that wait for a page and for which `are_meant` holds.
     pub(crate) fn drop_waiting_programs(
         &mut self,
         plane: PlaneId,
@@ -765,7 +765,7 @@ impl<J: Copy> Machine<J> {
         Some(batch)
     }
 
-    /// Programs of one die at the same page offset, first the plane whose turn it is.
+    /// Takes programs of one die at the same page offset, beginning with the plane whose turn it is.
     fn next_programs(
         &mut self,
         id: StationId,
@@ -877,7 +877,7 @@ impl<J: Copy> Machine<J> {
         Some(Duration::ZERO)
     }
 
-    /// Programs and erases that are in the cells at `now`; those that still cross the bus are not.
+    /// Programs and erases that are in the cells at `now`, without those that still cross the bus.
     pub(crate) fn interrupted(&self, now: Instant) -> Vec<Interrupted> {
         let mut list = Vec::new();
         for station in self.stations.iter() {
@@ -899,7 +899,7 @@ impl<J: Copy> Machine<J> {
     }
 }
 
-/// The first set bit at or after `turn`, going round.
+/// The first set bit at or after `turn`, wrapping around.
 #[inline]
 fn next_bit(bits: u64, turn: u32) -> Option<u32> {
     if bits == 0 {
@@ -909,7 +909,7 @@ fn next_bit(bits: u64, turn: u32) -> Option<u32> {
     Some(if from != 0 { from.trailing_zeros() } else { bits.trailing_zeros() })
 }
 
-/// The set bits from `at` on and below `end`.
+/// The positions of the set bits from `at` on and below `end`.
 fn set_bits(words: &[u64], mut at: u32, end: u32) -> impl Iterator<Item = u32> + '_ {
     std::iter::from_fn(move || {
         while at < end {

@@ -1,20 +1,20 @@
 //! The medium: what survives a power cut, and nothing else.
 //!
-//! Invariants: pages of a block are programmed in order and once between erases; a clone shares all blocks
-//! until one of the two changes them, so that a snapshot for a power cut costs a few reference counts.
+//! Invariants: pages of a block are programmed in order and once between erases; a clone shares all blocks until one of the two
+//! changes them, so a snapshot for a power cut costs a few reference counts.
 //!
 //! Assumptions about the medium: an interrupted program leaves an unreadable page (its error is detected),
 //! and where `paired_page_loss` is on, so do the earlier pages of its word line; an interrupted erase leaves
 //! a block of which nothing can be read; a page that was never programmed is recognised as such.
 //!
-//! Where a [`Store`] is attached, each change of the medium is told to it at the moment at which it happens, and
-//! contents live there instead of in memory; what only decides (owners, versions, wear) is in memory either way.
-//! After the first error of the store it is told nothing more, so what it holds is a state that the medium was in.
+//! Where a [`Store`] is attached, it is told of each change of the medium when the change happens, and contents live there instead
+//! of in memory; owners, versions and wear, on which decisions depend, are in memory either way. After the first error of the store
+//! it is told nothing more, so it holds a state that the medium was in.
 //!
-//! Where an [`Overflow`] is attached instead, contents are in memory up to a bound, and what comes then goes there; it holds
-//! nothing that outlives the process.
+//! Where an [`Overflow`] is attached instead, contents stay in memory up to a bound, and further contents go to the overflow, which
+//! does not outlive the process.
 //!
-//! Deliberately absent: time. The operation's begin and end are moments of [`super::machine`].
+//! Deliberately absent: time. [`super::machine`] decides when an operation begins and ends.
 
 use super::oob::UnitImage;
 use super::store::{
@@ -29,18 +29,18 @@ use flashweir_core::{Payload, Ppa};
 use flashweir_ftl::BlockId;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// How an operation stood when the power went.
+/// State in which a power cut leaves an operation that it interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Torn {
-    /// It had not touched the cells.
+    /// The operation had not touched the cells.
     Absent,
-    /// It was interrupted.
+    /// The operation was interrupted in the cells.
     Damaged,
-    /// It had finished, but nobody was told.
+    /// The operation had finished, but its end was not reported.
     Done,
 }
 
-/// What a page gives when it is read.
+/// Result of reading a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageState {
     /// Not programmed since the last erase.
@@ -59,18 +59,18 @@ struct BlockMedia {
     opened: u64,
     owners: Vec<u64>,
     seqs: Vec<u64>,
-    /// Members of epochs, by unit; shorter than the units where the last ones are none.
+    /// Members of epochs, by unit; shorter than the other lists if the last units are not members.
     members: Vec<Option<Member>>,
     payloads: Vec<Payload>,
-    /// Bytes of each unit whose content is in the overflow, else 0; shorter than the units where the last ones are not.
+    /// Bytes of each unit whose content is in the overflow, else 0; shorter than the other lists if the last units are not there.
     overflown: Vec<u32>,
     unreadable_pages: Vec<u32>,
-    /// An erase was interrupted: nothing can be read.
+    /// An erase was interrupted: no page can be read.
     erase_torn: bool,
 }
 
 impl BlockMedia {
-    /// What the out-of-band area says of the next of `capacity` units.
+    /// Adds the out-of-band data of the next unit of a block that takes `capacity` units.
     #[inline]
     fn push(&mut self, capacity: u32, owner: u64, seq: u64, member: Option<Member>) {
         if self.written == 0 {
@@ -88,7 +88,7 @@ impl BlockMedia {
     }
 }
 
-/// Bytes of memory that a content has for itself.
+/// Bytes of memory that a content owns.
 #[inline]
 fn own_bytes(payload: &Payload) -> u64 {
     match payload {
@@ -104,13 +104,13 @@ struct Wear {
     bad: bool,
 }
 
-/// A bound for contents in memory, and what takes the others. Clones of a medium share the overflow, and only one of them may be
-/// changed from then on.
+/// A bound for contents in memory, and the overflow for contents beyond it. Clones of a medium share the overflow, and only one of
+/// them may be changed from then on.
 #[derive(Clone, Debug)]
 struct Bound {
     memory_bytes: u64,
     overflow: Arc<Mutex<dyn Overflow>>,
-    /// The first error; from then on what does not fit stays in memory.
+    /// The first error; after it, contents beyond the bound stay in memory.
     failure: Arc<OnceLock<StoreError>>,
     overflown_bytes: u64,
 }
@@ -132,7 +132,7 @@ impl Bound {
 
     fn read(&self, at: Ppa, len: u32) -> Option<Payload> {
         let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, len as usize).collect();
-        let buffer = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
+        let buffer = Arc::get_mut(&mut bytes).expect("it is not shared yet");
         let read = self.lock().read(at, buffer).map_err(|error| self.failure.set(error));
         read.ok().map(|()| Payload::Bytes(bytes))
     }
@@ -141,11 +141,11 @@ impl Bound {
 #[derive(Clone, Debug)]
 struct Backing {
     store: SharedStore,
-    /// The first error; nothing goes to the store after it.
+    /// The first error; after it, the store is told nothing more.
     failure: Arc<OnceLock<StoreError>>,
     /// Units of the page that is being programmed.
     page: Vec<UnitImage>,
-    /// What the capacitor got since the store was last told.
+    /// What the capacitor has to protect and the store has not been told.
     saved: Vec<Saved>,
 }
 
@@ -167,19 +167,19 @@ impl Backing {
 pub struct Media {
     blocks: Vec<Option<Arc<BlockMedia>>>,
     wear: Vec<Wear>,
-    /// Blocks in which contents may have memory of their own: only there is any to be given up.
+    /// Whether contents of each block may own memory, so that only such blocks are looked at to free it.
     holds_bytes: Vec<bool>,
     save_area: Option<Arc<SaveArea>>,
     digest: u64,
     /// Whether the digest follows contents; see [`Self::forgo_digest`].
     digests: bool,
-    /// Pages or blocks were ever left unreadable; while none was, reads need not look.
+    /// Whether any page or block was ever left unreadable; until then reads need not check.
     damaged: bool,
     units_per_page: u32,
     units_per_block: u32,
     track_contents: bool,
     backing: Option<Box<Backing>>,
-    /// Bytes of contents that have memory of their own.
+    /// Bytes of memory that contents own.
     held_bytes: u64,
     bound: Option<Box<Bound>>,
 }
@@ -210,8 +210,8 @@ impl Media {
         }
     }
 
-    /// Keeps `memory_bytes` of contents in memory from now on, and what is written when those are full in `overflow`. Nobody
-    /// compares this medium with another ([`Self::forgo_digest`]).
+    /// Keeps up to `memory_bytes` of contents in memory from now on, and further contents in `overflow`. The medium must not be
+    /// compared with another one afterwards ([`Self::forgo_digest`]).
     pub fn bound_memory(&mut self, memory_bytes: u64, overflow: Arc<Mutex<dyn Overflow>>) {
         assert!(self.track_contents && self.backing.is_none(), "there are contents in memory");
         self.forgo_digest();
@@ -225,12 +225,14 @@ impl Media {
         (self.held_bytes, self.bound.as_ref().map_or(0, |bound| bound.overflown_bytes))
     }
 
-    /// The first error of the overflow. From then on all contents stay in memory, and those that it had may be lost.
+    /// The first error of the overflow. From then on all contents stay in memory, and contents that are in the overflow may be
+    /// lost.
     pub fn overflow_error(&self) -> Option<&StoreError> {
         self.bound.as_ref().and_then(|bound| bound.failure.get())
     }
 
-    /// Keeps contents in `store` from now on, and tells it each change. What is on the medium is there already.
+    /// Keeps contents in `store` from now on, and tells it each change. The contents that are on the medium must be in the store
+    /// already.
     pub fn attach(&mut self, store: SharedStore) {
         assert!(self.track_contents, "a store keeps contents");
         let failure = Arc::default();
@@ -249,12 +251,12 @@ impl Media {
         self.backing.as_ref().and_then(|backing| backing.failure.get())
     }
 
-    /// A copy without contents and without the store, to see what changes would lead to.
+    /// A copy without contents and without the store, with which the effect of changes can be planned.
     pub(crate) fn sketch(&self) -> Self {
         Self { track_contents: false, backing: None, bound: None, ..self.clone() }
     }
 
-    /// Takes over what a store knows of a block that has no pages yet; the store is attached afterwards.
+    /// Takes over the health of a block that has no pages yet from a store, which is attached afterwards.
     pub fn restore_block(&mut self, block: BlockId, health: BlockHealth) {
         self.wear[block.index()] = Wear { erases: health.erases, bad: health.bad };
         if health.erase_torn {
@@ -263,7 +265,7 @@ impl Media {
         }
     }
 
-    /// Takes over the next page of a block from a store, by owner, sequence number and place in an epoch of its units.
+    /// Takes over the next page of a block from a store: owner, sequence number and place in an epoch of each unit.
     pub fn restore_page(
         &mut self,
         at: PageAddr,
@@ -276,7 +278,7 @@ impl Media {
         units.for_each(|(owner, seq, member)| media.push(capacity, owner.pack(), seq, member));
     }
 
-    /// Takes over the next page of a block, which cannot be read, and the pages from `lost_from` on with it.
+    /// Takes over the next page of a block, which cannot be read; the pages from `lost_from` on are lost with it.
     pub fn restore_spoilt(&mut self, at: PageAddr, opened: u64, lost_from: u32) {
         self.damaged = true;
         self.restore_page(at, opened, (0..self.units_per_page).map(|_| (Owner::Pad, 0, None)));
@@ -285,14 +287,14 @@ impl Media {
         media.unreadable_pages.extend(lost_from..=at.page);
     }
 
-    /// Notes what the capacitor has to protect, for [`Self::commit_saved`].
+    /// Notes something that the capacitor has to protect, for [`Self::commit_saved`].
     pub(crate) fn note_saved(&mut self, saved: Saved) {
         if let Some(backing) = &mut self.backing {
             backing.saved.push(saved);
         }
     }
 
-    /// Tells the store what was noted; says whether the store wants [`Self::begin_journal`].
+    /// Tells the store what was noted; returns whether the store asks for [`Self::begin_journal`].
     pub(crate) fn commit_saved(&mut self) -> bool {
         let Some(backing) = &mut self.backing else { return false };
         if backing.saved.is_empty() {
@@ -302,7 +304,7 @@ impl Media {
         backing.tell(|store| store.journal(&saved)).unwrap_or(false)
     }
 
-    /// Tells the store everything that the capacitor protects now.
+    /// Tells the store everything that the capacitor protects now, in place of all that it was told before.
     pub(crate) fn begin_journal(&mut self, area: &SaveArea) {
         if let Some(backing) = &mut self.backing {
             backing.tell(|store| store.begin_journal(area));
@@ -319,15 +321,15 @@ impl Media {
         self.track_contents
     }
 
-    /// Contents are not hashed any more: who never compares media saves a look at every byte. [`Self::digest`] is of
-    /// no use afterwards.
+    /// Stops hashing contents, which saves a pass over every byte where media are never compared. [`Self::digest`] must not be used
+    /// afterwards.
     pub fn forgo_digest(&mut self) {
         self.digests = false;
     }
 
-    /// Nothing will ask for the content of a unit: a newer version is durable, so no recovery chooses this one. Where
-    /// nobody compares media it is given up, so that a device in memory holds what its host sees and not everything that
-    /// was ever written. A copy of the same version is not newer: recovery may choose either.
+    /// A newer version of a unit is durable, so no recovery chooses this one and its content is not needed any more. Where media
+    /// are not compared, the content is freed, so that a device in memory holds what its host sees and not everything that was ever
+    /// written. A copy of the same version is not newer: recovery may choose either.
     #[inline]
     pub fn give_up_content(&mut self, ppa: Ppa) {
         if self.digests || !self.track_contents || self.backing.is_some() {
@@ -373,7 +375,7 @@ impl Media {
         })
     }
 
-    /// Begins to fetch what a program of the next page of a block looks at.
+    /// Begins to fetch what a program of the block's next page needs.
     #[inline]
     pub(crate) fn prefetch(&self, block: BlockId) {
         if let Some(media) = &self.blocks[block.index()] {
@@ -387,8 +389,8 @@ impl Media {
         Arc::make_mut(self.blocks[block.index()].get_or_insert_with(Arc::default))
     }
 
-    /// Programs one page: `units` and, where they are fewer than a page holds, filler. Panics if the page is
-    /// not the next one of its block (a bug of ours).
+    /// Programs one page with `units`, and with filler where they are fewer than a page holds. Panics if the page is not the next
+    /// one of its block, which is a bug of the simulator.
     pub fn program(&mut self, at: PageAddr, opened: u64, units: impl Iterator<Item = UnitImage>) {
         self.begin(at, opened);
         let mut count = 0;
@@ -409,7 +411,7 @@ impl Media {
         media.opened = opened;
     }
 
-    /// Programs the next unit of a block, as [`Self::program`] does for a page.
+    /// Programs the next unit of a block; [`Self::program`] does so for a page.
     #[inline]
     pub fn append(&mut self, block: BlockId, unit: UnitImage) {
         let (track, stored, capacity) = (self.track_contents, self.backing.is_some(), self.units_per_block);
@@ -444,7 +446,7 @@ impl Media {
         }
     }
 
-    /// Content of the unit that was pushed last goes to the store, which gets whole pages.
+    /// Collects the unit that was pushed last; the store gets its page when the page is complete.
     #[cold]
     fn store(&mut self, block: BlockId, unit: UnitImage) {
         let erases = self.wear[block.index()].erases;
@@ -462,13 +464,12 @@ impl Media {
         }
     }
 
-    /// A block is about to get its first unit, outside of [`Self::program`].
+    /// Sets the number of a block's opening before the block gets its first unit by [`Self::append`].
     pub fn set_opened(&mut self, block: BlockId, opened: u64) {
         self.block_mut(block).opened = opened;
     }
 
-    /// Leaves an unreadable page where a program was interrupted or failed; `wordline_from` is the first
-    /// page that is lost with it.
+    /// Leaves an unreadable page where a program was interrupted or failed; the pages from `wordline_from` on are lost with it.
     pub fn spoil(&mut self, at: PageAddr, opened: u64, wordline_from: u32) {
         self.damaged = true;
         match &self.backing {
@@ -503,7 +504,7 @@ impl Media {
         }
     }
 
-    /// Leaves a block of which nothing can be read: an erase was interrupted.
+    /// An erase was interrupted: leaves a block of which nothing can be read.
     pub fn tear_erase(&mut self, block: BlockId) {
         self.damaged = true;
         self.forget(block);
@@ -538,7 +539,7 @@ impl Media {
         }
     }
 
-    /// Contents of a block that is being erased take no room any more.
+    /// Frees the room of the contents of a block that is being erased.
     fn forget_bytes(&mut self, block: BlockId) {
         let Some(media) = &self.blocks[block.index()] else { return };
         self.held_bytes -= media.payloads.iter().map(own_bytes).sum::<u64>();
@@ -564,7 +565,7 @@ impl Media {
         units.wrapping_add(pages).wrapping_add(torn)
     }
 
-    /// Pages of the block that were programmed since its last erase; a torn page counts.
+    /// Number of pages of the block that were programmed since its last erase, torn pages included.
     pub fn pages_written(&self, block: BlockId) -> u32 {
         self.blocks[block.index()].as_ref().map_or(0, |media| media.written.div_ceil(self.units_per_page))
     }
@@ -574,7 +575,7 @@ impl Media {
         self.blocks[block.index()].as_ref().is_some_and(|media| media.erase_torn)
     }
 
-    /// What a read of the page gives.
+    /// The state that a read of the page finds.
     pub fn page_state(&self, at: PageAddr) -> PageState {
         match &self.blocks[at.block.index()] {
             Some(media) if media.erase_torn => PageState::Unreadable,
@@ -589,7 +590,7 @@ impl Media {
         }
     }
 
-    /// Number of the block's opening, if any of its pages can be read.
+    /// Number of the block's opening, if at least one of its pages can be read.
     pub fn opened(&self, block: BlockId) -> Option<u64> {
         let media = self.blocks[block.index()].as_ref()?;
         let pages = media.written.div_ceil(self.units_per_page);
@@ -603,7 +604,7 @@ impl Media {
         !self.damaged || self.page_state(at) == PageState::Good
     }
 
-    /// Out-of-band owner and sequence number of a unit that can be read.
+    /// Owner and sequence number in the out-of-band area of a unit; `None` if it cannot be read.
     #[inline]
     pub fn oob(&self, ppa: Ppa) -> Option<(Owner, u64)> {
         let (block, unit) = self.split(ppa);
@@ -615,7 +616,7 @@ impl Media {
         Some((Owner::unpack(media.owners[unit as usize]), media.seqs[unit as usize]))
     }
 
-    /// The place of a unit in the order of a stream, of one that can be read.
+    /// Place of a unit in the order of a stream; `None` if it has none or cannot be read.
     #[inline]
     pub fn member(&self, ppa: Ppa) -> Option<Member> {
         let (block, unit) = self.split(ppa);
@@ -623,13 +624,13 @@ impl Media {
         member.filter(|_| self.oob(ppa).is_some())
     }
 
-    /// The whole out-of-band record of a unit that can be read.
+    /// The whole out-of-band record of a unit; `None` if it cannot be read.
     pub fn record(&self, ppa: Ppa) -> Option<OobRecord> {
         let (owner, seq) = self.oob(ppa)?;
         Some(OobRecord { owner, seq, member: self.member(ppa) })
     }
 
-    /// The members of epochs in a block that can be read, with their sequence numbers.
+    /// Members of epochs in a block that can be read, with their sequence numbers.
     pub fn members(&self, block: BlockId) -> impl Iterator<Item = (Member, u64)> + '_ {
         let first = u64::from(block.0) * u64::from(self.units_per_block);
         let count = self.blocks[block.index()].as_ref().map_or(0, |media| media.members.len() as u64);
@@ -658,7 +659,7 @@ impl Media {
         ((ppa.0 / units) as usize, (ppa.0 % units) as u32)
     }
 
-    /// Erases that the block has seen.
+    /// Number of erases that the block has seen.
     pub fn erases(&self, block: BlockId) -> u32 {
         self.wear[block.index()].erases
     }
@@ -682,12 +683,12 @@ impl Media {
         }
     }
 
-    /// What the capacitor saved at the last cut and no recovery has taken over yet.
+    /// What the capacitor saved at the last power cut, until a recovery has taken it over.
     pub fn save_area(&self) -> Option<&SaveArea> {
         self.save_area.as_deref()
     }
 
-    /// The capacitor saves, or a recovery that took everything over clears.
+    /// Sets what the capacitor saved, or clears it after a recovery has taken everything over.
     pub fn set_save_area(&mut self, save: Option<SaveArea>) {
         self.save_area = save.map(Arc::new);
     }

@@ -1,12 +1,13 @@
-//! The flash of an SSD, whatever firmware runs on it: the machine that says when operations happen, the medium, the pool of blocks.
+//! The flash of an SSD, whatever firmware runs on it: the machine that decides when operations happen, the medium, and the pool of
+//! blocks.
 //!
-//! Place in the data flow: a firmware pushes operations into the [`Machine`], does to the [`Media`] what they do when they have
-//! ended, and takes blocks from the pool and gives them back.
+//! Place in the data flow: a firmware pushes operations into the [`Machine`], applies their effects to the [`Media`] when they have
+//! ended, and takes blocks from the pool and returns them.
 //!
-//! Invariants: a block is in the pool or it is used by one firmware; a bad block is in neither; what survives a power cut is the
-//! medium and nothing else.
+//! Invariants: a block is in the pool or in use by the firmware; a bad block is in neither; a power cut leaves only the medium.
 //!
-//! Deliberately absent: jobs. What an operation is for is its firmware's business; [`Purpose`] is for pictures of time.
+//! Deliberately absent: jobs. The meaning of an operation is its firmware's business; [`Purpose`] serves only traces and
+//! statistics.
 
 pub(crate) mod machine;
 pub(crate) mod media;
@@ -39,14 +40,14 @@ pub(crate) struct Flash<J> {
     pub(crate) machine: Machine<J>,
     pub(crate) media: Media,
     pub(crate) blocks: Blocks,
-    /// What goes wrong.
+    /// Decides which programs and erases fail.
     pub(crate) random: RandomStream,
-    /// Blocks of each plane that cannot be used.
+    /// Number of bad blocks in each plane.
     pub(crate) bad_blocks_of_plane: Vec<u32>,
 }
 
-/// A medium fresh from the factory: bad blocks are drawn by the seed, never among those that are `reserved` for metadata, and
-/// no plane has more than the fraction says, as vendors guarantee.
+/// Returns a medium fresh from the factory: the seed decides which blocks are bad, never those that are `reserved` for metadata,
+/// and no plane has more bad blocks than the fraction says, as vendors guarantee.
 pub(crate) fn factory_media(
     config: &DeviceConfig,
     geometry: &Geometry,
@@ -69,7 +70,7 @@ pub(crate) fn factory_media(
 }
 
 impl<J: Copy> Flash<J> {
-    /// Idle, with every block in the pool that is not bad and not `reserved` for metadata.
+    /// Returns idle flash whose pool has every block that is neither bad nor `reserved` for metadata.
     pub(crate) fn new(
         config: &DeviceConfig,
         geometry: &Geometry,
@@ -100,14 +101,14 @@ impl<J: Copy> Flash<J> {
         }
     }
 
-    /// Takes a block that holds nothing valid out of use, for ever.
+    /// Takes a block that holds nothing valid out of use for good.
     pub(crate) fn retire(&mut self, plane: PlaneId, block: BlockId) {
         self.media.mark_bad(block);
         self.blocks.retire(block);
         self.bad_blocks_of_plane[plane.index()] += 1;
     }
 
-    /// Free blocks of a plane: the least, and the mean over the planes.
+    /// Free blocks per plane: the least, and the mean over the planes.
     pub(crate) fn free_blocks(&self) -> (u64, f64) {
         let planes = self.bad_blocks_of_plane.len() as u32;
         let counts = (0..planes).map(|plane| self.blocks.free_count(PlaneId(plane)));

@@ -1,6 +1,6 @@
-//! Operations of the NAND machine: what they are, whom they serve, and what is said of them.
+//! Operations of the NAND machine: kind, queue, place and purpose.
 //!
-//! Deliberately absent: when they happen, which is the machine's business.
+//! Deliberately absent: their timing, which is the machine's business.
 
 use crate::config::Cell;
 use crate::geometry::PageAddr;
@@ -11,7 +11,7 @@ use flashweir_ftl::{BlockId, PlaneId};
 pub struct OpId(pub(super) u32);
 
 impl OpId {
-    /// Its place in a table; small, and used again after the operation has ended.
+    /// Index in a table; small, and used again after the operation has ended.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -20,20 +20,20 @@ impl OpId {
 /// Read, program or erase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpKind {
-    /// Array to host.
+    /// Moves data from the array to the host side.
     Read,
-    /// Host to array.
+    /// Moves data from the host side to the array.
     Program,
-    /// A whole block.
+    /// Erases a whole block.
     Erase,
 }
 
-/// Which queue an operation waits in, most urgent first.
+/// The queue in which an operation waits, most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// The device's own metadata.
+    /// Operations on the device's own metadata.
     Meta,
-    /// Reads that a host waits for.
+    /// Reads for which a host waits.
     Read,
     /// Reads of garbage collection.
     GcRead,
@@ -45,61 +45,61 @@ pub enum Class {
     Write,
 }
 
-/// Which write frontier of a plane a program goes to.
+/// The write frontier of a plane to which a program goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frontier {
     /// Host data.
     User,
-    /// Survivors of collection.
+    /// Survivors of GC.
     Gc,
 }
 
-/// What an operation is for, in words that all firmwares share; pictures and sums of time are made of it.
+/// The purpose of an operation, in terms that all firmwares share; traces and statistics of time use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// A host reads.
+    /// A read of a host.
     HostRead {
         /// The command's number in the device.
         command: u32,
     },
-    /// Old content for a write that covers part of a unit.
+    /// Reads old content for a write that covers only part of a unit.
     Merge {
         /// The command's number in the device.
         command: u32,
     },
     /// A page of host data.
     HostData,
-    /// A victim of collection is read.
+    /// Reads a page of a GC victim.
     GcRead,
-    /// A page of survivors of collection.
+    /// Programs a page of GC survivors.
     GcCopy,
-    /// Nothing but filler.
+    /// Programs nothing but filler.
     Filler,
-    /// A victim of collection is erased.
+    /// Erases a GC victim.
     GcErase,
-    /// A host erases.
+    /// An erase of a host.
     HostErase,
     /// The device's own metadata.
     Metadata,
 }
 
-/// One operation. What its firmware needs to know of it is the job, which the machine carries and never looks at; without one, it
-/// is what others are told of an operation.
+/// One operation. The job is what its firmware needs to know of it; the machine carries the job and never looks at it. `Op<()>`,
+/// without a job, is what code outside the firmware sees of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op<J = ()> {
     /// Read, program or erase.
     pub kind: OpKind,
-    /// Its queue.
+    /// The queue in which it waits.
     pub class: Class,
-    /// Where it happens.
+    /// The plane on which it happens.
     pub plane: PlaneId,
-    /// Its page; of a program, known from its begin on unless it was given.
+    /// Its page; that of a late-bound program is known once the program has begun.
     pub at: PageAddr,
-    /// The frontier of a program that is bound late.
+    /// The write frontier of a late-bound program.
     pub frontier: Option<Frontier>,
     /// Bytes that cross the bus.
     pub bytes: u32,
-    /// What it is for.
+    /// The purpose of the operation.
     pub purpose: Purpose,
     /// The firmware's own name for it.
     pub job: J,
@@ -113,12 +113,12 @@ impl<J> Op<J> {
     }
 }
 
-/// An operation that is in the cells when the power goes.
+/// An operation that is in the cells when the power fails.
 #[derive(Clone, Copy, Debug)]
 pub struct Interrupted {
     /// The operation.
     pub op: Op,
-    /// Its name, for the caller's tables.
+    /// Its id, for the caller's tables.
     pub id: OpId,
 }
 

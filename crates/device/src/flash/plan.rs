@@ -1,4 +1,4 @@
-//! What a recovery writes: a list of steps, between and inside of which the power may go again.
+//! The writes of a recovery: a list of steps; the power may fail again between and inside them.
 
 use super::media::{Media, Torn};
 use super::oob::UnitImage;
@@ -7,7 +7,7 @@ use crate::geometry::{Geometry, PageAddr};
 use flashweir_core::Duration;
 use flashweir_ftl::BlockId;
 
-/// One thing that a recovery writes.
+/// One step of a recovery.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Erase(BlockId),
@@ -15,7 +15,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// Does the step, or leaves what an interrupted one leaves.
+    /// Executes the step, or leaves what an interrupted step leaves.
     pub(crate) fn apply(&self, media: &mut Media, torn: Torn) {
         match (self, torn) {
             (_, Torn::Absent) => {}
@@ -29,12 +29,12 @@ impl Step {
     }
 }
 
-/// What recovery did and how long it takes.
+/// Result of a recovery: its reads, its writes and its time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
     /// Pages read: metadata, the first page of each block, and blocks that no checkpoint vouches for.
     pub pages_read: u64,
-    /// Pages and erases written.
+    /// Number of steps: pages programmed and blocks erased.
     pub steps: u64,
     /// Mapping units found.
     pub units: u64,

@@ -1,6 +1,7 @@
-//! Where a medium lives outside of this process ([`Store`]), and where contents are for which there is no memory ([`Overflow`]).
+//! Interfaces for contents outside of the device model: a medium that outlives the process ([`Store`]), and contents for which
+//! there is no memory ([`Overflow`]).
 //!
-//! Place: [`super::media`] tells them what happens to the medium; who implements them knows no firmware.
+//! Place: [`super::media`] tells them what happens to the medium; their implementations know no firmware.
 
 use super::oob::UnitImage;
 use crate::geometry::PageAddr;
@@ -10,54 +11,54 @@ use flashweir_ftl::recovery::TrimRecord;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-/// What the capacitor saved at the last cut.
+/// What the capacitor saved at the last power cut.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SaveArea {
-    /// Dirty units: page, sequence number, content.
+    /// Dirty units: logical page, sequence number, content.
     pub units: Vec<(Lpn, u64, Payload)>,
     /// Deallocations that were not in the log.
     pub trims: Vec<TrimRecord>,
 }
 
-/// What the capacitor has to protect from now on.
+/// An item that the capacitor has to protect from now on.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Saved {
-    /// A version in the buffer: page, sequence number, content.
+    /// A version in the buffer: logical page, sequence number, content.
     Unit(Lpn, u64, Payload),
     /// A deallocation that is not in the log yet.
     Trim(TrimRecord),
 }
 
-/// A page as a [`Store`] gets it.
+/// A page as a [`Store`] receives it.
 #[derive(Clone, Copy, Debug)]
 pub struct PageImage<'a> {
-    /// Where it is.
+    /// Address of the page.
     pub at: PageAddr,
-    /// Erases that its block had seen.
+    /// Number of erases that its block had seen.
     pub erases: u32,
     /// Number of the block's opening.
     pub opened: u64,
-    /// As many units as a page holds.
+    /// The units of the page, as many as a page holds.
     pub units: &'a [UnitImage],
 }
 
-/// What is known of a block apart from its pages.
+/// State of a block apart from its pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockHealth {
-    /// Erases that it has seen, interrupted ones included.
+    /// Number of erases that the block has seen, interrupted ones included.
     pub erases: u32,
-    /// It takes no more data.
+    /// Whether the block is bad, so that it takes no more data.
     pub bad: bool,
-    /// Its last erase was interrupted.
+    /// Whether its last erase was interrupted.
     pub erase_torn: bool,
 }
 
-/// Why a store could not keep something.
+/// The error of a store that could not keep or return something.
 #[derive(Debug)]
 pub struct StoreError {
-    /// What was being done, with the file's name.
+    /// The operation that failed, with the file's name.
     pub what: String,
-    /// What the host's system said.
+    /// Error of the host's operating system.
     pub error: std::io::Error,
 }
 
@@ -68,14 +69,14 @@ impl fmt::Display for StoreError {
 }
 impl std::error::Error for StoreError {}
 
-/// What a store answers.
+/// Result of a store's method.
 pub type Stored<T = ()> = Result<T, StoreError>;
 
-/// Where a medium lives outside of this process. Each method is one change of the medium; when it has returned, the
-/// change outlives the process, and when the process ends inside, the change has happened, has not, or has left what
-/// an interrupted operation of the medium may leave. Changes outlive it in the order of the calls.
+/// A medium outside of this process. Each method is one change of the medium. When it has returned, the change outlives the
+/// process; if the process ends inside it, the change has happened, has not happened, or has left what an interrupted operation of
+/// the medium may leave. Changes persist in the order of the calls.
 pub trait Store: fmt::Debug + Send {
-    /// A page was programmed. Its block is programmed in order.
+    /// A page was programmed. Pages of a block are programmed in order.
     fn program(&mut self, page: &PageImage<'_>) -> Stored;
 
     /// A program left page `at` unreadable, and the pages from `lost_from` on with it.
@@ -91,25 +92,25 @@ pub trait Store: fmt::Debug + Send {
     /// cannot be read or fails its checksum.
     fn read(&mut self, at: PageAddr, unit: u32, erases: u32) -> Option<Payload>;
 
-    /// The capacitor protects these as well; says whether it is time for [`Self::begin_journal`].
+    /// The capacitor protects these items as well; returns whether it is time for [`Self::begin_journal`].
     fn journal(&mut self, entries: &[Saved]) -> Stored<bool>;
 
-    /// From now on the capacitor protects this and nothing older.
+    /// From now on the capacitor protects `area` and nothing that it was told before.
     fn begin_journal(&mut self, area: &SaveArea) -> Stored;
 }
 
 /// A store that several clones of a medium share: the one from before a cut, and the one after.
 pub type SharedStore = Arc<Mutex<dyn Store>>;
 
-/// Where contents are for which there is no memory. The content of a physical unit has one place; nothing is read that was not
-/// written, and nothing that was released.
+/// A place for contents for which there is no memory. The content of a physical unit has one place; no unit is read that was not
+/// written or that was released.
 pub trait Overflow: fmt::Debug + Send {
     /// Keeps the content of a unit.
     fn write(&mut self, at: Ppa, bytes: &[u8]) -> Stored;
 
-    /// Reads it back, as long as it was.
+    /// Reads the content back into a buffer of its length.
     fn read(&mut self, at: Ppa, bytes: &mut [u8]) -> Stored;
 
-    /// Nobody will ask for the contents of these units.
+    /// The contents of these units are not needed any more.
     fn release(&mut self, first: Ppa, count: u64);
 }

@@ -1,24 +1,23 @@
-//! The tracer: what the device does and when, as records that somebody outside turns into pictures and sums.
+//! The tracer: records of what the device does and when, from which tools outside of the device make traces and statistics.
 //!
-//! Place in the data flow: hooks in the device and in its NAND machine call [`Tracer::record`]; whoever drives the
-//! device turns the tracer on ([`crate::Device::set_tracing`]) and takes the records after each moment
-//! ([`crate::Device::take_trace`]).
+//! Place in the data flow: hooks in the device and in its NAND machine call [`Tracer::record`]; the driver of the device turns the
+//! tracer on ([`crate::Device::set_tracing`]) and takes the records after each command or event ([`crate::Device::take_trace`]).
 //!
-//! A record names its cause by its place: what follows [`Traced::Arrived`], [`Traced::MemoryDone`] or
-//! [`Traced::Finished`] happens because of it, until the next of these three.
+//! The position of a record names its cause: the records after [`Traced::Arrived`], [`Traced::MemoryDone`] or [`Traced::Finished`],
+//! up to the next of these three, happened because of it.
 //!
-//! Invariants: tracing changes no answer and no instant; without it each hook is one branch that is never taken,
-//! and nothing is allocated; records of one device are in the order of time.
+//! Invariants: tracing changes no answer and no instant; without it each hook is one branch that is never taken, and nothing is
+//! allocated; the records of one device are in the order of time.
 //!
-//! Deliberately absent: what the host saw (the link is not the device's), text, and any limit: records pile up
-//! until they are taken.
+//! Deliberately absent: what the host saw (the link is not the device's), text, and any limit: records accumulate until they are
+//! taken.
 
 use super::op::{Op, OpId};
 use crate::geometry::{PageAddr, StationId};
 use flashweir_core::{CommandId, Duration, Instant};
 use flashweir_ftl::{BlockId, PlaneId};
 
-/// What the map log writes.
+/// Kinds of writes of the map log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogWork {
     /// A group of records.
@@ -29,15 +28,15 @@ pub enum LogWork {
     Checkpoint,
 }
 
-/// Something that the device did.
+/// One action of the device.
 #[derive(Clone, Copy, Debug)]
 pub enum Traced {
-    /// A command has arrived with its data. `command` is its number in the device until it completes; numbers are
-    /// used again.
+    /// A command has arrived with its data. `command` is its number in the device until it completes; then the number is used
+    /// again.
     Arrived {
         /// Its number in the device.
         command: u32,
-        /// The host's name for it.
+        /// The host's id of the command.
         id: CommandId,
     },
     /// The buffer memory has moved the data of a command.
@@ -45,7 +44,7 @@ pub enum Traced {
         /// Its number in the device.
         command: u32,
     },
-    /// An operation has ended, or was given up before it began. Its number is free.
+    /// An operation has ended, or was given up before it began. Its number is free from here on.
     Finished {
         /// Its number in the machine.
         op: OpId,
@@ -54,22 +53,23 @@ pub enum Traced {
     Memory {
         /// Its number in the device.
         command: u32,
-        /// When it begins: other commands go first.
+        /// The instant at which the transfer begins; other commands go first.
         from: Instant,
-        /// When it ends.
+        /// The instant at which the transfer ends.
         until: Instant,
     },
-    /// A command that changes something joins the queue of those that wait to be accepted.
+    /// A command that changes state joins the queue of acceptance.
     Enqueued {
         /// Its number in the device.
         command: u32,
     },
-    /// All of it was accepted; it left that queue. Comes after [`Traced::Completed`] if that ended it.
+    /// All parts of the command were accepted, and it left the queue. Comes after [`Traced::Completed`] if acceptance completed the
+    /// command.
     Admitted {
         /// Its number in the device.
         command: u32,
     },
-    /// An accepted command waits until something is durable: a FLUSH, FUA, or any write of a write-through device.
+    /// An accepted command waits for durability: a FLUSH, FUA, or any write of a write-through device.
     Waits {
         /// Its number in the device.
         command: u32,
@@ -82,32 +82,32 @@ pub enum Traced {
     Completed {
         /// Its number in the device.
         command: u32,
-        /// It completed with an error.
+        /// Whether it completed with an error.
         failed: bool,
     },
-    /// An operation waits at its die. `op` is its number until it has finished; numbers are used again.
+    /// An operation waits at its die. `op` is its number until it has finished; then the number is used again.
     Queued {
         /// Its number in the machine.
         op: OpId,
-        /// What it is; a program that is bound late has no page yet.
+        /// The operation; a late-bound program has no page yet.
         what: Op,
     },
-    /// A command with this operation begins; operations of several planes begin together, one record each.
+    /// A command with this operation begins; operations of several planes begin together, with one record each.
     Issued {
         /// Its number in the machine.
         op: OpId,
-        /// Its page.
+        /// Address of its page.
         at: PageAddr,
         /// Bytes that cross the bus.
         bytes: u32,
         /// Number of operations in the command, in the record of the first one; 0 in the others.
         planes: u8,
-        /// How long command and data hold the bus.
+        /// Time for which command and data hold the bus.
         bus: Duration,
-        /// How long the array then works, if it is not suspended.
+        /// Time for which the array then works, if it is not suspended.
         array: Duration,
     },
-    /// The data of a read begin to leave over the bus.
+    /// The data of a read begin to cross the bus.
     Output {
         /// Its number in the machine.
         op: OpId,
@@ -118,36 +118,35 @@ pub enum Traced {
     Suspended {
         /// The station.
         station: StationId,
-        /// When it has stopped.
+        /// The instant at which the array has stopped.
         until: Instant,
     },
-    /// The array goes on with what was suspended.
+    /// The array continues the operation that was suspended.
     Resumed {
         /// The station.
         station: StationId,
-        /// When it will have ended.
+        /// The instant at which the operation will have ended.
         until: Instant,
     },
-    /// A collection has chosen its victim; it ends with the erase of the block.
+    /// GC has chosen a victim; its collection ends with the erase of the block.
     Victim {
         /// The plane that is collected.
         plane: PlaneId,
         /// The victim.
         block: BlockId,
-        /// Mapping units that have to be moved.
+        /// Number of mapping units that have to be moved.
         valid: u32,
     },
     /// The map log begins to write or to erase.
     Log {
-        /// What it does.
+        /// What it writes.
         work: LogWork,
-        /// Pages, or blocks if it erases.
+        /// Number of pages, or of blocks if it erases.
         count: u32,
     },
-    /// What the map log wrote is durable.
+    /// The write of the map log is durable.
     LogDone,
-    /// Host data find room in a plane from now on, or none: it has no free block for them, or collection holds
-    /// them back.
+    /// A plane has room for host data from now on, or has none: there is no free block for them, or GC holds them back.
     Room {
         /// The plane.
         plane: PlaneId,
@@ -159,9 +158,9 @@ pub enum Traced {
 /// A record with its instant.
 #[derive(Clone, Copy, Debug)]
 pub struct Record {
-    /// When.
+    /// The instant.
     pub at: Instant,
-    /// What.
+    /// The action.
     pub what: Traced,
 }
 
@@ -169,9 +168,9 @@ pub struct Record {
 struct Log {
     now: Instant,
     records: Vec<Record>,
-    /// Planes whose room may have changed since it was last looked at.
+    /// Planes whose room may have changed since the last check.
     touched: Vec<PlaneId>,
-    /// Whether host data had room in each plane.
+    /// Whether each plane had room for host data at the last check.
     room: Vec<bool>,
 }
 
@@ -182,7 +181,7 @@ pub(crate) struct Tracer {
 }
 
 impl Tracer {
-    /// A moment of the device begins.
+    /// Sets the instant of the records that follow.
     #[inline]
     pub(crate) fn moment(&mut self, now: Instant) {
         if let Some(log) = &mut self.log {
@@ -190,7 +189,7 @@ impl Tracer {
         }
     }
 
-    /// Adds a record, if anybody wants one.
+    /// Adds a record if the tracer is on.
     #[inline]
     pub(crate) fn record(&mut self, what: impl FnOnce() -> Traced) {
         if let Some(log) = &mut self.log {
@@ -198,7 +197,7 @@ impl Tracer {
         }
     }
 
-    /// The room of `plane` may change in this moment.
+    /// Notes that the room of `plane` may change during this command or event.
     #[inline]
     pub(crate) fn touch(&mut self, plane: PlaneId) {
         if let Some(log) = &mut self.log {
@@ -211,7 +210,7 @@ impl Tracer {
         self.log.is_some()
     }
 
-    /// Turns the tracer on or off; whoever looks for room will look at all `planes`.
+    /// Turns the tracer on or off. The next check for room covers all `planes`.
     pub(crate) fn set(&mut self, on: bool, planes: u32) {
         let fresh = || Log {
             room: vec![true; planes as usize],
@@ -229,7 +228,7 @@ impl Tracer {
         }
     }
 
-    /// At the end of a moment: says whose room has changed, of the planes that were touched.
+    /// Records, at the end of a command or event, which of the touched planes have gained or lost room.
     #[cold]
     pub(crate) fn look_for_room(&mut self, has_room: impl Fn(PlaneId) -> bool) {
         let Some(log) = &mut self.log else { return };

@@ -1,13 +1,14 @@
 //! Commands of one stream between their arrival and the queue of acceptance.
 //!
-//! Place in the data flow: `front` notes a command here when it arrives and says when it could be accepted, which may be later
-//! (a partial write reads first); what passes goes to the queue of acceptance.
+//! Place in the data flow: `front` notes a command here when it arrives, and reports when it can be accepted, which may be later (a
+//! partial write reads first); commands that pass go to the queue of acceptance.
 //!
-//! Two kinds of streams. Without numbers, commands pass as they arrived. With the numbers of their epochs ([`EpochStamp`]), which
-//! a host gives that sends the commands of a stream through several queues, they may arrive in any order: those of one epoch pass
-//! as they arrived, but the barrier last, and an epoch begins when the one before it is whole (barriers §4.3, commands §3.6).
+//! There are two kinds of streams. Without epoch numbers, commands pass in the order of their arrival. With epoch numbers
+//! ([`EpochStamp`]), which a host gives that sends the commands of a stream through several queues, they may arrive in any order:
+//! the commands of one epoch pass in the order of their arrival, except that the barrier is the last one, and an epoch begins when
+//! the one before it is complete (barriers §4.3, commands §3.6).
 //!
-//! Invariant: what waits here holds no room of the buffer, so a member of the oldest epoch can always be taken.
+//! Invariant: commands that wait here hold no room in the buffer, so a member of the oldest epoch can always be taken.
 
 use flashweir_core::DeviceError;
 use flashweir_core::command::EpochStamp;
@@ -15,20 +16,20 @@ use std::collections::VecDeque;
 
 #[derive(Clone, Debug)]
 struct Arrival {
-    /// None: it was refused, and counts all the same.
+    /// `None` is a command that was refused and counts as a member all the same.
     command: Option<u32>,
     is_ready: bool,
     epoch: Option<EpochStamp>,
 }
 
-/// See the module.
+/// The commands of one stream that wait; see the module.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Arrivals {
-    /// As they arrived.
+    /// Waiting commands in the order of their arrival.
     waiting: VecDeque<Arrival>,
-    /// Whether commands come with the numbers of their epochs; the first one decides.
+    /// Whether commands carry epoch numbers; the first command decides.
     are_numbered: Option<bool>,
-    /// The epoch that passes, and how many of its members have.
+    /// Number of the epoch whose commands pass now; the next field counts those that have passed.
     epoch: u32,
     passed: u32,
 }
@@ -39,7 +40,7 @@ impl Arrivals {
         if self.are_numbered.is_some_and(|are_numbered| are_numbered != epoch.is_some()) {
             return Err(DeviceError::InvalidField("one stream with and without numbers of epochs"));
         }
-        // Numbers wrap: what is less than half of them behind is over.
+        // Numbers wrap: a number less than half of the range behind is one of an epoch that has ended.
         let behind = epoch.map_or(0, |epoch| self.epoch.wrapping_sub(epoch.number));
         if behind != 0 && behind < 1 << 31 {
             return Err(DeviceError::InvalidField("a member of an epoch that is over"));
@@ -47,13 +48,14 @@ impl Arrivals {
         Ok(())
     }
 
-    /// A command that was checked has arrived; `None` is one that was refused for another reason and is a member all the same.
+    /// Notes that a command that passed its check has arrived; `None` is one that was refused for another reason and is a member
+    /// all the same.
     pub(crate) fn note(&mut self, command: Option<u32>, epoch: Option<EpochStamp>) {
         self.are_numbered = Some(epoch.is_some());
         self.waiting.push_back(Arrival { command, is_ready: command.is_none(), epoch });
     }
 
-    /// What `command` waits for here, if it does.
+    /// Describes what `command` waits for here, if it does.
     pub(crate) fn waits_for(&self, command: u32) -> Option<String> {
         let at = self.waiting.iter().position(|arrival| arrival.command == Some(command))?;
         let Some(epoch) = self.waiting[at].epoch else {
@@ -69,14 +71,14 @@ impl Arrivals {
         })
     }
 
-    /// A command can be accepted.
+    /// Notes that a command can be accepted.
     pub(crate) fn ready(&mut self, command: u32) {
         if let Some(arrival) = self.waiting.iter_mut().find(|arrival| arrival.command == Some(command)) {
             arrival.is_ready = true;
         }
     }
 
-    /// Takes the next command that passes.
+    /// Takes the next command that may pass.
     pub(crate) fn pass(&mut self) -> Option<u32> {
         loop {
             let (current, passed) = (self.epoch, self.passed);
@@ -115,7 +117,7 @@ mod tests {
         Some(EpochStamp { number, members: Some(members) })
     }
 
-    /// Commands that pass, in their order, when these arrive and are ready at once.
+    /// Commands that pass, in order, if these arrive and are all ready at once.
     fn passed(arrivals: &mut Arrivals, stamps: &[(u32, Option<EpochStamp>)]) -> Vec<u32> {
         let mut out = Vec::new();
         for &(command, stamp) in stamps {

@@ -1,6 +1,6 @@
-//! What no device can do: commands that contradict themselves or leave the namespace.
+//! Checks for every device: commands that contradict themselves or exceed the namespace.
 //!
-//! Deliberately absent: which commands a firmware knows, which is its own check.
+//! Deliberately absent: which commands a firmware supports; the firmware checks that itself.
 
 use super::{Front, Span, range};
 use crate::config::PersistPolicy;

@@ -1,9 +1,10 @@
-//! The front of an SSD, whatever firmware runs on it: commands between arrival and completion, and those that wait in an order.
+//! The front end of an SSD, whatever firmware runs on it: commands between arrival and completion, and the queues in which they
+//! wait.
 //!
-//! Place in the data flow: [`crate::ssd`] puts a command here when it arrives; the firmware takes it from queue to queue and
+//! Place in the data flow: [`crate::ssd`] puts a command here when it arrives; the firmware moves it from queue to queue and
 //! completes it.
 //!
-//! Deliberately absent: what a command does.
+//! Deliberately absent: the execution of commands.
 
 mod arrivals;
 mod check;
@@ -24,9 +25,9 @@ use std::collections::{BTreeMap, VecDeque};
 pub(crate) struct Active {
     pub(crate) command: Command,
     pub(crate) seq: u64,
-    /// Parts that have not ended: units, reads, the log.
+    /// Number of parts that have not ended: units, reads, the log.
     pub(crate) left: u32,
-    /// Next unit of a write or deallocation to be accepted.
+    /// The next unit of a write or deallocation to be accepted.
     pub(crate) next: u64,
     pub(crate) error: Option<DeviceError>,
     pub(crate) data: Vec<Payload>,
@@ -36,39 +37,39 @@ pub(crate) struct Active {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Front {
     pub(crate) commands: Slab<Active>,
-    /// Commands of each stream that are not in the queue of acceptance.
+    /// Commands of each stream that have not reached the queue of acceptance.
     pub(crate) arrivals: BTreeMap<StreamId, Arrivals>,
-    /// Streams mean something: the device keeps epochs in order.
+    /// Whether the device keeps epochs in order; otherwise streams are ignored.
     pub(crate) keeps_order: bool,
-    /// Commands that change something and wait to be accepted, in order.
+    /// Commands that change state and wait to be accepted, in order.
     pub(crate) admission: VecDeque<u32>,
     /// The sequence number that was given last.
     pub(crate) seq: u64,
-    /// The device takes no more writes.
+    /// Whether the device refuses writes.
     pub(crate) read_only: bool,
     memory_free_at: Instant,
 }
 
 impl Front {
-    /// Without a command; `keeps_order` if streams mean something.
+    /// Returns a front end without commands; `keeps_order` if the device keeps epochs in order.
     pub(crate) fn new(keeps_order: bool) -> Self {
         Self { keeps_order, ..Self::default() }
     }
 
-    /// A command has arrived.
+    /// Adds a command that has arrived; returns its number in the device.
     #[inline]
     pub(crate) fn insert(&mut self, command: Command) -> u32 {
         let active = Active { command, seq: 0, left: 0, next: 0, error: None, data: Vec::new() };
         self.commands.insert(active)
     }
 
-    /// The stream that a command belongs to, if that means anything here.
+    /// The stream that a command belongs to; `None` on a device that keeps no order.
     #[inline]
     pub(crate) fn stream_of(&self, at: u32) -> Option<StreamId> {
         self.commands.get(at).command.stream.filter(|_| self.keeps_order)
     }
 
-    /// From when until when the buffer memory moves `bytes`; `None` if that takes no time.
+    /// The interval in which the buffer memory moves `bytes`; `None` if that takes no time.
     #[inline]
     pub(crate) fn memory_access(
         &mut self,

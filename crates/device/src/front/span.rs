@@ -1,9 +1,9 @@
-//! Ranges of commands in mapping units.
+//! The ranges of commands in mapping units.
 
 use crate::geometry::Geometry;
 use flashweir_core::{Lba, Op};
 
-/// The mapping units that a range touches, and whether its ends cover only a part of one.
+/// The mapping units that a range touches, and whether it covers its first and last unit only in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) first: u64,
@@ -36,7 +36,7 @@ impl Span {
     }
 }
 
-/// The range of a command that has one.
+/// The range of sectors that a command names, if it names one.
 pub(crate) fn range(op: &Op) -> Option<(Lba, u32)> {
     match op {
         Op::Read { lba, blocks }

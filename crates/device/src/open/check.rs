@@ -1,4 +1,4 @@
-//! What the open channel refuses before anything has changed.
+//! Checks of the open channel: commands that it refuses before anything has changed.
 
 use super::firmware::{Cx, OpenChannel};
 use crate::config::PersistPolicy;
@@ -54,7 +54,7 @@ impl OpenChannel {
         }
     }
 
-    /// Each unit has been programmed, and its block is not about to be erased.
+    /// Checks that each unit has been programmed, and that no erase of its block was accepted.
     fn check_read(&self, cx: &Cx, ppas: &[Ppa]) -> Verdict {
         let is_there = |ppa: &Ppa| {
             let at = cx.geometry.page_of(*ppa).0;
@@ -67,7 +67,7 @@ impl OpenChannel {
         }
     }
 
-    /// The places are whole pages, each the next one of its block.
+    /// Checks that the addresses are whole pages, each at the write pointer of its block.
     fn check_write(&self, cx: &Cx, ppas: &[Ppa]) -> Verdict {
         let per_page = cx.geometry.units_per_page as usize;
         let mut pointers: BTreeMap<BlockId, u32> = BTreeMap::new();
@@ -96,7 +96,7 @@ impl OpenChannel {
         Ok(())
     }
 
-    /// The blocks are good, each named once, and not being erased already.
+    /// Checks that the blocks are good, named once each, and not being erased already.
     fn check_erase(&self, cx: &Cx, ppas: &[Ppa]) -> Verdict {
         let mut seen = BTreeSet::new();
         for ppa in ppas {

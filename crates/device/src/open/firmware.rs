@@ -1,4 +1,4 @@
-//! The open channel as a [`Firmware`]: from a command to its operations, and back.
+//! The open channel as a [`Firmware`]: from a command to its operations, and from their ends to its completion.
 
 use super::job::Job;
 use super::places::Places;
@@ -18,17 +18,17 @@ use flashweir_ftl::BlockId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-/// What this firmware works on.
+/// The context of this firmware.
 pub(super) type Cx = crate::cx::Cx<Job>;
 
-/// What is known of a block beside its medium.
+/// State of a block besides its medium.
 #[derive(Clone, Copy, Debug, Default)]
 struct Chunk {
-    /// The next page to be accepted.
+    /// Write pointer: the next page to be accepted.
     pointer: u32,
-    /// Programs that have not ended.
+    /// Number of programs that have not ended.
     programs: u32,
-    /// The command that erases it.
+    /// The command that is to erase the block.
     eraser: Option<u32>,
 }
 
@@ -37,7 +37,7 @@ struct Chunk {
 pub(crate) struct OpenChannel {
     places: Places,
     chunks: Vec<Chunk>,
-    /// What reads under way have found. Taken when they arrive: an erase may come between the pages of one.
+    /// Results of reads under way. They are taken when the read arrives, because an erase may come between the reads of its pages.
     found: BTreeMap<u32, Done>,
 }
 
@@ -47,7 +47,7 @@ impl OpenChannel {
         self.chunks[block.index()].eraser.is_some()
     }
 
-    /// The next page of the block to be accepted.
+    /// Write pointer of the block: the next page to be accepted.
     pub(super) fn write_pointer(&self, block: BlockId) -> u32 {
         self.chunks[block.index()].pointer
     }
@@ -116,7 +116,7 @@ impl OpenChannel {
         }
     }
 
-    /// Erases a block that is to be erased when its programs have ended.
+    /// Erases a block whose erase was accepted, once its programs have ended.
     fn erase_if_idle(&mut self, cx: &mut Cx, block: BlockId) {
         let Chunk { eraser, programs, .. } = self.chunks[block.index()];
         let waits = programs > 0 && !cx.has_planted(PlantedBug::EraseUnderPrograms);
@@ -130,7 +130,7 @@ impl OpenChannel {
         cx.push(op, &mut self.places);
     }
 
-    /// Looks up contents and records; the first that cannot be read is the answer.
+    /// Looks up contents and records; the first unit that cannot be read makes the answer an error.
     fn look_up(&mut self, cx: &mut Cx, command: u32, ppas: &[Ppa]) {
         let media = &cx.flash.media;
         let unit = |ppa: &Ppa| {
@@ -166,7 +166,8 @@ impl OpenChannel {
         if cx.flash.random.chance(cx.config.faults.program_fail) {
             cx.metrics.program_failures += 1;
             cx.flash.media.spoil(op.at, 0, op.at.page);
-            // The block is closed early: what was accepted is programmed, and nothing comes after it (open-channel §6.3).
+            // The block is closed early: pages that were accepted are still programmed, and none is accepted after them
+            // (open-channel §6.3).
             self.chunks[block.index()].pointer = cx.geometry.pages_per_block;
             if !cx.has_planted(PlantedBug::FailedProgramAcknowledged) {
                 fail(cx, command, DeviceError::WriteFault { at: Address::Ppa(cx.geometry.ppa(op.at, 0)) });
@@ -208,7 +209,7 @@ impl OpenChannel {
     }
 }
 
-/// The first error of a command is its answer.
+/// Sets the error of a command; the first one is its answer.
 fn fail(cx: &mut Cx, command: u32, error: DeviceError) {
     cx.front.commands.get_mut(command).error.get_or_insert(error);
 }
@@ -235,7 +236,7 @@ impl Firmware for OpenChannel {
         Self { places: Places::new(&cx.geometry), chunks, found: BTreeMap::new() }
     }
 
-    /// There is nothing to write: the device looks where the write pointer of each block is.
+    /// Nothing has to be written: the device finds the write pointer of each block.
     fn recover(config: &DeviceConfig, options: DeviceOptions, media: Media) -> Plan<Self> {
         let (cx, firmware) = boot::<Self>(config.clone(), options, media);
         let mut reads = vec![0; cx.geometry.stations() as usize];
@@ -274,7 +275,7 @@ impl Firmware for OpenChannel {
                 let ppas = ppas.clone();
                 self.start_erase(cx, at, &ppas);
             }
-            // A FLUSH: what has completed is on the medium.
+            // A FLUSH has nothing to do: completed commands are on the medium.
             _ => {
                 cx.metrics.flushes += 1;
                 cx.complete(at);

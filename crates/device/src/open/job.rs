@@ -1,21 +1,21 @@
-//! What the operations of the open channel do when they have ended.
+//! The jobs of the open channel's operations.
 
 /// The firmware's name for an operation in the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Job {
-    /// Units of one page.
+    /// Reads units of one page.
     Read {
         /// The command's number in the device.
         command: u32,
     },
-    /// One page.
+    /// Programs one page.
     Program {
         /// The command's number in the device.
         command: u32,
-        /// Which of its places is the first one of the page.
+        /// Position in the command's list of addresses of the page's first unit.
         first: u32,
     },
-    /// One block.
+    /// Erases one block.
     Erase {
         /// The command's number in the device.
         command: u32,

@@ -1,4 +1,4 @@
-//! Which page each program gets: the one that its host has named.
+//! The placer of the open channel: each program gets the page that its host named.
 
 use super::job::Job;
 use crate::flash::{Frontier, Op, Placer};
@@ -7,7 +7,7 @@ use flashweir_core::index::Idx;
 use flashweir_ftl::{Blocks, PlaneId};
 use std::collections::VecDeque;
 
-/// Pages that were accepted and have not begun, for each plane in their order.
+/// Pages that were accepted and whose program has not begun, in order for each plane.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
     waiting: Vec<VecDeque<PageAddr>>,
@@ -22,7 +22,7 @@ impl Places {
         }
     }
 
-    /// A page was accepted.
+    /// Adds a page that was accepted.
     pub(super) fn push(&mut self, plane: PlaneId, at: PageAddr) {
         self.waiting[plane.index()].push_back(at);
     }

@@ -1,6 +1,7 @@
-//! Acceptance: what arrives waits its turn, gets its place in the order of all, and its data go into the buffer.
+//! Acceptance: commands that change state wait in one queue, get their place in the order of all, and move their data into the
+//! buffer.
 //!
-//! Invariant: whatever changes contents passes one queue, so sequence numbers follow the order of effects.
+//! Invariant: every command that changes contents passes one queue, so sequence numbers follow the order of effects.
 
 use super::buffer::{Place, SlotState, Superseded};
 use super::content::LOST;
@@ -22,16 +23,17 @@ use flashweir_ftl::MapWord;
 use flashweir_ftl::recovery::TrimRecord;
 use std::sync::Arc;
 
-/// What became of a piece of a deallocation.
+/// Result of accepting one piece of a deallocation.
 enum Piece {
-    /// The whole is in.
+    /// The whole deallocation is accepted.
     Last,
     OneOfMore,
     Waits,
 }
 
 impl PageFtl {
-    /// Commands of a stream are accepted as they arrive, however long each needs before that, or by the numbers of their epochs.
+    /// Notes the arrival of a command of a stream. Commands of a stream are accepted in the order of their arrival, however long
+    /// each needs before that, or by their epoch numbers.
     pub(super) fn note_ordered(&mut self, cx: &mut Cx, at: u32) {
         if let Some(stream) = cx.stream_of(at) {
             let epoch = cx.front.commands.get(at).command.epoch;
@@ -39,7 +41,7 @@ impl PageFtl {
         }
     }
 
-    /// A command that was refused is a member of its epoch all the same.
+    /// A command that was refused still counts as a member of its epoch.
     pub(super) fn note_refused(&mut self, cx: &mut Cx, at: u32) {
         let epoch = cx.front.commands.get(at).command.epoch;
         if let (Some(stream), Some(_)) = (cx.stream_of(at), epoch) {
@@ -51,7 +53,7 @@ impl PageFtl {
         }
     }
 
-    /// A command can be accepted: with all that it needs, and behind those of its stream that go before it.
+    /// A command has all that it needs to be accepted; it still waits behind earlier commands of its stream.
     pub(super) fn ready(&mut self, cx: &mut Cx, at: u32) {
         let Some(stream) = cx.stream_of(at) else { return self.enqueue(cx, at) };
         cx.front.arrivals.entry(stream).or_default().ready(at);
@@ -64,7 +66,7 @@ impl PageFtl {
         }
     }
 
-    /// Accepts a command that changes something, or lets it wait behind those that came before.
+    /// Puts a command that changes state into the queue of acceptance, behind those that came before.
     fn enqueue(&mut self, cx: &mut Cx, at: u32) {
         cx.trace().record(|| Traced::Enqueued { command: at });
         cx.front.admission.push_back(at);
@@ -73,7 +75,7 @@ impl PageFtl {
         }
     }
 
-    /// Accepts the first of the commands that wait, as far as there is room.
+    /// Accepts the first of the waiting commands, as far as there is room.
     pub(super) fn admit(&mut self, cx: &mut Cx) {
         let Some(&at) = cx.front.admission.front().filter(|_| !self.is_locked(cx)) else { return };
         if self.refuse_failed(cx, at) || self.admit_one(cx, at) {
@@ -84,12 +86,12 @@ impl PageFtl {
             }
         }
         if self.log.is_congested() {
-            // What was accepted may let a checkpoint cover more.
+            // A checkpoint may cover more after this acceptance.
             self.work.set(Due::Log);
         }
     }
 
-    /// Accepts one command as far as there is room; true when it is in.
+    /// Accepts one command as far as there is room; returns true when all of it is accepted.
     fn admit_one(&mut self, cx: &mut Cx, at: u32) -> bool {
         match cx.front.commands.get(at).command.op {
             Op::Write { .. } => self.accept_write(cx, at),
@@ -114,12 +116,12 @@ impl PageFtl {
         }
     }
 
-    /// Whether a flush keeps everybody else from the buffer.
+    /// Whether a flush under way keeps all other commands from the buffer.
     pub(super) fn is_locked(&self, cx: &Cx) -> bool {
         cx.config.buffer.exclusive_flush && !self.flushes.is_empty()
     }
 
-    /// The data are in the device. Units that are covered in part need their old content first.
+    /// The data of a write are in the device. Units that it covers only in part need their old content first.
     pub(super) fn start_write(&mut self, cx: &mut Cx, at: u32) {
         let (lba, blocks) = range(&cx.front.commands.get(at).command.op).expect("a write has a range");
         let span = cx.span(lba, blocks);
@@ -155,7 +157,7 @@ impl PageFtl {
         }
     }
 
-    /// Accepts units of a write while there is room; true when all are in.
+    /// Accepts units of a write while there is room; returns true when all are accepted.
     pub(super) fn accept_write(&mut self, cx: &mut Cx, at: u32) -> bool {
         let seq = cx.accept(at);
         let active = cx.front.commands.get(at);
@@ -178,7 +180,7 @@ impl PageFtl {
             cx.front.commands.get_mut(at).next += 1;
         }
         if !complete && self.buffer.used() == self.orders.stuck() {
-            // Nothing in the buffer will ever leave it.
+            // Nothing will ever leave the buffer: all of its versions are stuck.
             cx.front.commands.get_mut(at).error = Some(DeviceError::ReadOnly);
             cx.part_done(at);
             return true;
@@ -204,7 +206,7 @@ impl PageFtl {
         complete
     }
 
-    /// A write of a part cannot complete a unit whose other part is lost.
+    /// Fails a write to a part of a unit whose other part is lost: the unit cannot be completed.
     fn note_lost(&mut self, cx: &mut Cx, at: u32, lpn: Lpn, payload: &Payload) {
         if *payload == LOST {
             let lba = cx.lba(lpn);
@@ -216,7 +218,7 @@ impl PageFtl {
         }
     }
 
-    /// Puts a unit into the buffer. Returns what had to be hastened because the command waits for it.
+    /// Puts a unit into the buffer. Returns the versions that were hastened because the command waits for what the unit depends on.
     fn accept_unit(
         &mut self,
         cx: &mut Cx,
@@ -267,7 +269,7 @@ impl PageFtl {
         hastened
     }
 
-    /// The new content of a unit, merged with the current one where it is covered in part.
+    /// The new content of a unit, merged with the current one where the write covers it only in part.
     fn unit_content(&self, cx: &Cx, data: &Data, lba: u64, blocks: u32, span: &Span, unit: u64) -> Payload {
         if !cx.flash.media.tracks_contents() {
             return Payload::Zero;
@@ -302,12 +304,12 @@ impl PageFtl {
         Payload::Bytes(Arc::from(merged))
     }
 
-    /// Accepts a deallocation; true when it is in. Where the map is on the medium it goes in by pieces, one for each translation page
-    /// that may hold something, each with a record and a number of its own.
+    /// Accepts a deallocation; returns true when all of it is accepted. Where the map is on the medium it is accepted in pieces,
+    /// one for each translation page that may map something, each with a record and a sequence number of its own.
     pub(super) fn accept_trim(&mut self, cx: &mut Cx, at: u32) -> bool {
         loop {
             if self.log.is_congested() {
-                // What the horizon waits for goes to the medium; the checkpoint after that makes room.
+                // Everything that holds back the horizon goes to the medium; the next checkpoint makes room in the log.
                 self.complete_epochs(cx);
                 self.write_all(cx);
                 self.work.set(Due::Log);
@@ -383,14 +385,15 @@ impl PageFtl {
             cache.admit_counted = UNCOUNTED;
             cache.trim_next = (to < end).then_some(to);
             if to < end {
-                // What is in does not hold up a checkpoint that the rest may wait for.
+                // The rest gets a new sequence number, so that the accepted pieces do not hold back a checkpoint for which the rest
+                // may wait.
                 cx.front.commands.get_mut(at).seq = cx.next_seq();
                 self.work.set(Due::Log);
                 return Piece::OneOfMore;
             }
         }
         cx.metrics.host_trims += 1;
-        // What an earlier deallocation of the same pages still has in the log counts for this one too.
+        // The record of an earlier deallocation of the same pages may not be durable yet; this command waits for it too.
         if waits && self.log.last_trim() > self.log.durable_trims() {
             cx.front.commands.get_mut(at).left += 1;
             self.log.wait_for_trims(at);
@@ -404,8 +407,8 @@ impl PageFtl {
         Piece::Last
     }
 
-    /// Unmaps a range at run time; says whether anything was mapped. What owned versions that go with it is added to
-    /// `owners`: whoever was promised one of them is content with its deallocation.
+    /// Unmaps a range at run time; returns whether anything was mapped. The owners of versions that are dropped are added to
+    /// `owners`: a promise about such a version is fulfilled when its deallocation is durable.
     fn unmap(&mut self, cx: &mut Cx, first: Lpn, end: Lpn, seq: u64, owners: &mut Owners) -> bool {
         let mut changed = false;
         let mut at = first;
@@ -428,7 +431,8 @@ impl PageFtl {
         changed
     }
 
-    /// A version in the buffer is deallocated: it goes, or it does not count any more when it is durable. Returns what was under it.
+    /// Deallocates a version in the buffer: it is dropped, or marked so that it does not count when it is durable. Returns the word
+    /// that was under it.
     fn unmap_slot(&mut self, slot: u32, seq: u64, owners: &mut Owners) -> MapWord {
         owners.unite(&self.buffer.owners(slot));
         let version = self.buffer.slot_mut(slot);
@@ -444,7 +448,7 @@ impl PageFtl {
         under
     }
 
-    /// A place that a deallocation gives up: invalid once the record is durable.
+    /// Gives up a place because of a deallocation: it becomes invalid once the record is durable.
     fn drop_after_log(&mut self, cx: &mut Cx, ppa: Ppa) {
         if cx.keeps_metadata() && !cx.has_planted(PlantedBug::EarlyInvalidation) {
             self.log.pin(ppa);

@@ -11,8 +11,8 @@ use flashweir_ftl::{BlockId, BlockState};
 use std::collections::BTreeSet;
 
 impl PageFtl {
-    /// Panics if an account does not balance (a bug of ours). The device may have writes in its buffer, but
-    /// no command in flight.
+    /// Panics if an account does not balance, which is a bug of the simulator. The device may have writes in its buffer, but no
+    /// command in flight.
     pub(super) fn audit_accounts(&self, cx: &Cx) {
         assert!(self.flushes.is_empty(), "commands wait");
         let valid = cx.flash.blocks.audit();
@@ -23,7 +23,7 @@ impl PageFtl {
             }
             direct += u64::from(self.buffer.durable(word).is_some());
         }
-        // From the medium's side, so that memory is read in order: each valid unit is what the map names.
+        // Checked from the medium's side, so that memory is read in order: each valid unit is the one that the map names.
         let units = u64::from(cx.geometry.units_per_block());
         let mut named = 0;
         for block in cx.flash.blocks.ids().filter(|block| cx.flash.blocks.valid(*block) > 0) {
@@ -41,10 +41,11 @@ impl PageFtl {
         self.audit_map(cx);
     }
 
-    /// Where the map is on the medium: what is not noted as changed is there as the device knows it.
+    /// Where the map is on the medium: checks that every entry that is not noted as changed is the same on the medium and in
+    /// memory.
     fn audit_map(&self, cx: &Cx) {
         let Some(cache) = &self.map_cache else { return };
-        // A planted bug is to be found by what a host sees.
+        // The effects of a planted bug are for the host to find.
         if cx.planted.is_some() {
             return;
         }
@@ -86,7 +87,7 @@ impl PageFtl {
         );
     }
 
-    /// At the end of a moment: panics if somebody could go on who was not asked to.
+    /// At the end of a command or event: panics if there is work that could be done but was not put on the work list.
     pub(super) fn audit_rest(&self, cx: &Cx) {
         assert!(self.work.is_empty(), "something is due");
         let durable = self.log.durable_trims();
@@ -96,7 +97,11 @@ impl PageFtl {
         assert!(!self.could_destage(cx), "versions could leave the buffer");
         assert!(!self.could_log(cx), "the log could be written");
         let is_stuck = self.map_cache.as_ref().is_some_and(|cache| cache.is_stuck());
-        assert!(!is_stuck, "no translation page comes for which somebody waits\n{}", self.describe_waits(cx));
+        assert!(
+            !is_stuck,
+            "a translation page is needed and none is on its way\n{}",
+            self.describe_waits(cx)
+        );
         assert!(!self.could_admit(cx), "a command could be accepted\n{}", self.describe_waits(cx));
         assert!(
             !self.orders.could_settle(),
@@ -117,7 +122,7 @@ impl PageFtl {
         let Some(&at) = cx.front.admission.front().filter(|_| !self.is_locked(cx)) else { return false };
         match cx.front.commands.get(at).command.op {
             Op::Write { .. } => self.buffer.has_room(),
-            // It waits for the log, for its epoch, or for room for what it covers in part.
+            // A deallocation waits for the log, for its epoch, or for room for units that it covers in part.
             Op::Trim { .. } | Op::WriteZeroes { .. } => {
                 let waits_for_map = self.map_cache.as_ref().is_some_and(|cache| cache.admit_waits);
                 let waits = self.log.is_congested() || waits_for_map;

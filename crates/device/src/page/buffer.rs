@@ -1,11 +1,10 @@
 //! The volatile write buffer: slots, versions, and the order of eviction.
 //!
-//! A logical page may have several versions at once: one that is being programmed and newer ones. The map
-//! names the newest slot, each slot names what was there before it (`under`), and the end of the chain is
-//! the durable place.
+//! A logical page may have several versions at once: one that is being programmed and newer ones. The map names the newest slot,
+//! each slot names what was there before it (`under`), and the end of the chain is the durable place.
 //!
-//! Invariants: a slot is in the dirty list exactly while it is `Dirty`; only a dirty slot that nobody waits
-//! for is overwritten in place (contract §6.8: a version in the closure of a pending flush is frozen).
+//! Invariants: a slot is in the dirty list exactly while it is `Dirty`; only a dirty or held slot for which no command waits is
+//! overwritten in place (contract §6.8: a version in the closure of a pending flush is frozen).
 
 use super::tags::{Owners, TagIndex};
 use crate::config::Eviction;
@@ -13,7 +12,7 @@ use flashweir_core::command::{StreamId, Tag};
 use flashweir_core::{Lpn, Payload, Ppa};
 use flashweir_ftl::MapWord;
 
-/// Where a slot stands.
+/// State of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotState {
     Free,
@@ -21,9 +20,9 @@ pub(crate) enum SlotState {
     Dirty,
     /// Waits for earlier epochs of its stream before it may be written; may be overwritten in place.
     Held,
-    /// Somebody waits for it, or it was chosen for writing.
+    /// A command waits for it, or it was chosen for writing.
     Placed,
-    /// It is on the medium, where recovery could still discard it.
+    /// It is on the medium, but recovery could still discard it.
     Programmed(Ppa),
 }
 
@@ -48,17 +47,17 @@ pub(crate) struct Slot {
     pub(crate) generation: u32,
     /// Command that completes when this version is durable.
     pub(crate) waiter: Option<u32>,
-    /// The page that it was put on, once it is placed.
+    /// The page write that it joined, once it is placed.
     pub(crate) page: u32,
-    /// Stream and epoch that it belongs to.
+    /// Stream and epoch to which it belongs.
     pub(crate) member: Option<(StreamId, u32)>,
-    /// It is orderless, and stands for a member that it replaced (contract §6.10).
+    /// Whether it is orderless and stands for a member that it replaced (contract §6.10).
     pub(crate) orderless: bool,
-    /// It never becomes stable.
+    /// Whether it never becomes stable, because an earlier member of its stream was lost.
     pub(crate) stuck: bool,
-    /// Its first entry in the index of tags.
+    /// Head of its chain in the index of tags.
     tags: u32,
-    /// Its first entry in the table of range flushes that wait for it.
+    /// Head of its chain in the table of waiting range flushes.
     waits: u32,
     previous: u32,
     next: u32,
@@ -66,37 +65,37 @@ pub(crate) struct Slot {
 
 const NONE: u32 = u32::MAX;
 
-/// Where a map word says that a version is. All words of this firmware are read as one of these, so that a kind of word that is
-/// new is met by every reader.
+/// The place of a version according to a map word. All map words of this firmware are read through this type, so that a new kind of
+/// word has to be handled by every reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Nowhere: never written, or deallocated.
+    /// There is no version: never written, or deallocated.
     Nowhere,
-    /// In a slot of the buffer, over what the slot names as `under`.
+    /// In a slot of the buffer, above the word that the slot keeps as `under`.
     Slot(u32),
     /// On the medium.
     Unit(Ppa),
 }
 
-/// The slots.
+/// The slots of the write buffer.
 #[derive(Clone, Debug)]
 pub(crate) struct Buffer {
     slots: Vec<Slot>,
     free: Vec<u32>,
     capacity: u32,
-    /// Oldest and newest dirty slot.
+    /// The oldest dirty slot, which is evicted next; the next field is the newest.
     head: u32,
     tail: u32,
     dirty: u32,
     eviction: Eviction,
     tags: TagIndex,
-    /// Range flushes that wait for a version, in chains: command, next entry.
+    /// Chains of range flushes that wait for a version: command, next entry.
     waits: Vec<(u32, u32)>,
     free_waits: Vec<u32>,
 }
 
 impl Buffer {
-    /// `capacity` in mapping units.
+    /// Returns an empty buffer with a capacity in mapping units.
     pub(crate) fn new(capacity: u32, eviction: Eviction) -> Self {
         Self {
             slots: Vec::new(),
@@ -112,7 +111,7 @@ impl Buffer {
         }
     }
 
-    /// Slots in use.
+    /// Number of slots in use.
     #[inline]
     pub(crate) fn used(&self) -> u32 {
         (self.slots.len() - self.free.len()) as u32
@@ -122,7 +121,7 @@ impl Buffer {
         self.capacity
     }
 
-    /// Slots that are dirty and not chosen for writing.
+    /// Number of slots that are dirty and not chosen for writing.
     pub(crate) fn dirty(&self) -> u32 {
         self.dirty
     }
@@ -146,13 +145,13 @@ impl Buffer {
     #[inline]
     pub(crate) fn prefetch(&self, slot: u32) {
         let slot = &self.slots[slot as usize];
-        // It has parts in three lines.
+        // The fields that are used lie in three cache lines.
         flashweir_core::prefetch(slot);
         flashweir_core::prefetch(&slot.superseded);
         flashweir_core::prefetch(&slot.next);
     }
 
-    /// Takes a free slot for a dirty version.
+    /// Puts a dirty version into a free slot; returns the slot.
     pub(crate) fn insert(&mut self, lpn: Lpn, seq: u64, payload: Payload, under: MapWord) -> u32 {
         let slot = match self.free.pop() {
             Some(free) => {
@@ -171,7 +170,8 @@ impl Buffer {
         slot
     }
 
-    /// Where a word says that a version is; panics if it names a slot that was used again since (a bug of ours).
+    /// The place of a version according to a map word. Panics if the word names a slot that was used again since, which is a bug of
+    /// the simulator.
     #[inline]
     pub(crate) fn place(&self, word: MapWord) -> Place {
         match word {
@@ -185,7 +185,7 @@ impl Buffer {
         }
     }
 
-    /// The durable place below all versions in the buffer, if there is one.
+    /// The durable place below all versions in the buffer, if it exists.
     #[inline]
     pub(crate) fn durable(&self, mut word: MapWord) -> Option<Ppa> {
         loop {
@@ -197,7 +197,7 @@ impl Buffer {
         }
     }
 
-    /// The map word of a slot.
+    /// The map word that names a slot.
     #[inline]
     pub(crate) fn word(&self, slot: u32) -> MapWord {
         MapWord::Cached { slot, generation: self.slots[slot as usize].generation }
@@ -215,8 +215,8 @@ impl Buffer {
         }
     }
 
-    /// Adds owners to a version; those that it has stay (contract §6.9: a newer version also fulfils what was promised of
-    /// the one that it replaces).
+    /// Adds owners to a version and keeps those that it has (contract §6.9: a newer version also fulfils what was promised of the
+    /// one that it replaces).
     #[inline]
     pub(crate) fn own(&mut self, slot: u32, tags: [Tag; 2]) {
         if tags != [Tag(0); 2] {
@@ -224,7 +224,7 @@ impl Buffer {
         }
     }
 
-    /// Forgets the owners of a version.
+    /// Removes the owners of a version.
     #[inline]
     pub(crate) fn disown(&mut self, slot: u32) {
         if self.slots[slot as usize].tags != NONE {
@@ -232,7 +232,7 @@ impl Buffer {
         }
     }
 
-    /// What owns a version.
+    /// The owners of a version.
     pub(crate) fn owners(&self, slot: u32) -> Owners {
         self.tags.owners(self.slots[slot as usize].tags)
     }
@@ -242,7 +242,7 @@ impl Buffer {
         self.tags.slots(tag)
     }
 
-    /// The range flush `command` waits for a version.
+    /// Makes the range flush `command` wait for a version.
     pub(crate) fn wait(&mut self, slot: u32, command: u32) {
         let entry = (command, self.slots[slot as usize].waits);
         let at = match self.free_waits.pop() {
@@ -258,7 +258,7 @@ impl Buffer {
         self.slots[slot as usize].waits = at;
     }
 
-    /// Takes out one of the range flushes that wait for a version.
+    /// Removes one of the range flushes that wait for a version; returns its command.
     #[inline]
     pub(crate) fn stop_wait(&mut self, slot: u32) -> Option<u32> {
         let at = self.slots[slot as usize].waits;
@@ -276,14 +276,14 @@ impl Buffer {
         self.slots[slot as usize].waits != NONE
     }
 
-    /// A dirty version must not be written yet.
+    /// Holds back a dirty version: it must not be written yet.
     pub(crate) fn hold(&mut self, slot: u32) {
         debug_assert_eq!(self.slots[slot as usize].state, SlotState::Dirty);
         self.unlink(slot);
         self.slots[slot as usize].state = SlotState::Held;
     }
 
-    /// A version that was held back may be written.
+    /// Releases a version that was held back: it may be written.
     pub(crate) fn unhold(&mut self, slot: u32) {
         if self.slots[slot as usize].state == SlotState::Held {
             self.slots[slot as usize].state = SlotState::Dirty;
@@ -291,12 +291,12 @@ impl Buffer {
         }
     }
 
-    /// A version is on the medium at `ppa` and stays in the buffer.
+    /// Marks a version as being on the medium at `ppa`; it stays in the buffer.
     pub(crate) fn programmed(&mut self, slot: u32, ppa: Ppa) {
         self.slots[slot as usize].state = SlotState::Programmed(ppa);
     }
 
-    /// A dirty version is evicted next.
+    /// Makes a dirty version the next one to be evicted.
     pub(crate) fn hurry(&mut self, slot: u32) {
         if self.slots[slot as usize].state != SlotState::Dirty || self.head == slot {
             return;
@@ -317,28 +317,28 @@ impl Buffer {
         (self.head != NONE).then_some(self.head)
     }
 
-    /// A dirty slot was chosen for writing.
+    /// Marks a dirty slot as chosen for writing.
     pub(crate) fn choose(&mut self, slot: u32) {
         assert_eq!(self.slots[slot as usize].state, SlotState::Dirty);
         self.unlink(slot);
         self.slots[slot as usize].state = SlotState::Placed;
     }
 
-    /// Gives a slot back.
+    /// Frees a slot.
     pub(crate) fn release(&mut self, slot: u32) {
         match self.slots[slot as usize].state {
             SlotState::Dirty => self.unlink(slot),
             SlotState::Held | SlotState::Placed | SlotState::Programmed(_) => {}
             SlotState::Free => unreachable!("slot {slot} is given back once"),
         }
-        debug_assert_eq!(self.slots[slot as usize].waits, NONE, "somebody waits for slot {slot}");
+        debug_assert_eq!(self.slots[slot as usize].waits, NONE, "a range flush waits for slot {slot}");
         self.disown(slot);
         self.slots[slot as usize].state = SlotState::Free;
         self.slots[slot as usize].payload = Payload::Zero;
         self.free.push(slot);
     }
 
-    /// Every slot in use.
+    /// All slots in use.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Slot)> {
         self.slots.iter().enumerate().filter(|(_, s)| s.state != SlotState::Free).map(|(i, s)| (i as u32, s))
     }

@@ -1,22 +1,22 @@
-//! The collection of one plane as data.
+//! The GC state of one plane as data.
 
 use flashweir_ftl::BlockId;
 
-/// The collection of one plane.
+/// GC of one plane.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Collection {
     pub(super) victim: Option<BlockId>,
-    /// Next page of the victim to be looked at.
+    /// Next page of the victim to be read.
     pub(super) page: u32,
     pub(super) reads: u32,
-    /// Survivors on their way.
+    /// Survivors that were read and are not durable.
     pub(super) moves: u32,
     pub(super) filling: Option<u32>,
     pub(super) erasing: bool,
     pub(super) drained: bool,
-    /// Valid units of the victim when it was chosen.
+    /// Number of valid units of the victim when it was chosen.
     pub(super) valid: u32,
-    /// The victim is erased once its deallocations are in the log.
+    /// The victim waits to be erased until its deallocations are in the log.
     pub(super) waits_for_log: bool,
 }
 
@@ -26,7 +26,7 @@ impl Collection {
         self.drained
     }
 
-    /// Survivors that are not durable, for audits.
+    /// Number of survivors that are not durable, for audits.
     pub(super) fn moves(&self) -> u32 {
         self.moves
     }

@@ -1,13 +1,13 @@
-//! What a host would read now.
+//! The content that a host would read now.
 
 use super::buffer::Place;
 use super::ftl::{Cx, PageFtl};
 use flashweir_core::{Lpn, Payload};
 
-/// Identity of the content of a page that should be readable and is not.
+/// Identity of the content of a page that should be readable but is not.
 pub const UNREADABLE: u64 = 0xbad0_bad0_bad0_bad0;
 
-/// The content of such a page. A copy of it is one as well, so that no error turns into data on its way.
+/// The content of such a page. A copy of it has the same content, so that no error turns into data when it is moved.
 pub(super) const LOST: Payload = Payload::Tag(UNREADABLE);
 
 impl PageFtl {
@@ -17,7 +17,7 @@ impl PageFtl {
             Place::Nowhere => None,
             Place::Slot(slot) => Some(self.buffer.slot(slot).payload.clone()),
             Place::Unit(ppa) => {
-                // An unreadable page is data loss; the marker is no pattern of any operation.
+                // An unreadable page is data loss; no operation writes this marker as a pattern.
                 Some(cx.flash.media.payload(ppa).unwrap_or(LOST))
             }
         }

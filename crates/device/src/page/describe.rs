@@ -1,4 +1,4 @@
-//! What a device that does not go on waits for, for people.
+//! What the commands, streams and planes of a device wait for, as text for a human reader when a device does not proceed.
 
 use super::ftl::{Cx, PageFtl};
 use crate::flash::{Frontier, Placer};
@@ -6,7 +6,7 @@ use crate::front::Active;
 use flashweir_core::Op;
 
 impl PageFtl {
-    /// Who waits for whom: a line for each command, stream and plane.
+    /// Describes what each command, stream and plane waits for, one per line.
     pub(super) fn describe_waits(&self, cx: &Cx) -> String {
         let mut text = format!(
             "{} commands, {} waiting, {} flushes, buffer {} used {} dirty, {} pages queued, read-only {}\n",
@@ -43,7 +43,7 @@ impl PageFtl {
         text
     }
 
-    /// What a command waits for.
+    /// Describes what a command waits for.
     fn waits_for(&self, cx: &Cx, at: u32, active: &Active) -> String {
         let command = &active.command;
         let verb = match command.op {

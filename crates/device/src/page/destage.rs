@@ -1,4 +1,4 @@
-//! Destage: which versions leave the buffer when, and how they become pages that wait for the machine.
+//! Destage: which versions leave the buffer and when, and how they become pages that wait for the machine.
 
 use super::frontier::PageUnit;
 use super::ftl::{Cx, PageFtl};
@@ -12,7 +12,7 @@ use crate::geometry::StationId;
 use flashweir_core::{Lpn, Ppa};
 use flashweir_ftl::PlaneId;
 
-/// The units at the ends of a range that it covers in part, first and last.
+/// The first and the last unit of a range, as far as the range covers them only in part.
 pub(super) fn ends_of(span: &Span) -> impl Iterator<Item = u64> + use<> {
     let (span, last) = (*span, span.end - 1);
     let ends = [Some(span.first), (last != span.first).then_some(last)];
@@ -30,7 +30,7 @@ impl PageFtl {
         cx.geometry.plane_at(cx.config.ftl.striping.place(page, cx.geometry.dimensions()))
     }
 
-    /// Puts a dirty slot on a page; full pages are released at once, others by [`Self::release_pages`].
+    /// Puts the version in a dirty slot on a page. A page that is full or urgent is released by [`Self::release_pages`].
     pub(super) fn place(&mut self, cx: &mut Cx, slot: u32, urgent: bool) {
         self.buffer.choose(slot);
         self.join_page(cx, slot, urgent);
@@ -62,7 +62,7 @@ impl PageFtl {
         }
     }
 
-    /// Hands full and urgent pages to the machine.
+    /// Releases full and urgent pages to the machine.
     pub(super) fn release_pages(&mut self, cx: &mut Cx) {
         while let Some(page) = self.space.to_release.pop() {
             self.release_page(cx, page);
@@ -81,7 +81,7 @@ impl PageFtl {
         }
     }
 
-    /// Gives a page to the machine, or to those that share their work.
+    /// Gives a page to the machine, or to the shared queue of dynamic allocation.
     pub(super) fn hand_over(&mut self, cx: &mut Cx, page: u32) {
         let plane = self.space.pages[page as usize].plane;
         if self.dead_planes[plane.0 as usize] {
@@ -96,7 +96,7 @@ impl PageFtl {
         }
     }
 
-    /// A page of host data that waits for the machine goes before those for which no range flush waits.
+    /// Moves a page of host data for which a range flush waits before those for which none waits.
     pub(super) fn promote(&mut self, cx: &mut Cx, page: u32, plane: PlaneId) {
         if !self.space.pages[page as usize].first {
             return;
@@ -110,7 +110,7 @@ impl PageFtl {
         }
     }
 
-    /// Wakes the next idle station, channel by channel, for work from the shared queue.
+    /// Wakes the next idle station for work from the shared queue; the stations of the channels take turns.
     fn start_idle_station(&mut self, cx: &mut Cx) {
         let is_fit = |station| cx.flash.machine.is_idle(station) && self.has_room(cx, station);
         let found = cx.flash.machine.resting(self.station_turn).find(|&(_, station)| is_fit(station));
@@ -120,14 +120,14 @@ impl PageFtl {
         self.station_turn = (nth + 1) % cx.geometry.stations();
     }
 
-    /// Whether a plane of the station takes host data.
+    /// Whether at least one plane of the station has room for host data.
     fn has_room(&self, cx: &Cx, station: StationId) -> bool {
         let planes = cx.geometry.planes_per_station();
         let mut planes = (station.0 * planes..(station.0 + 1) * planes).map(PlaneId);
         planes.any(|plane| self.space.offer(&cx.flash.blocks, plane, Frontier::User).is_some())
     }
 
-    /// There is room in the buffer, at the machine or on the medium: whoever waits for it may go on.
+    /// There is room in the buffer, at the machine or on the medium: what waits for room may proceed.
     #[inline]
     pub(super) fn note_room(&mut self, cx: &Cx) {
         let waits = !cx.front.admission.is_empty();

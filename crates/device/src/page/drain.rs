@@ -1,19 +1,20 @@
-//! The one place where everybody goes on who can, in one order.
+//! The drain: the one place where waiting work proceeds, in a fixed order.
 //!
-//! Place in the data flow: [`crate::ssd`] drains at the end of each command and event, when all operations of the moment have had
-//! their effect.
+//! Place in the data flow: [`crate::ssd`] drains at the end of each command and event, when all operations that end at that event
+//! have had their effect.
 //!
-//! Invariants: after each step the drain begins anew from the front of the list, so a command is accepted only when all that
-//! earlier ones set going has gone on; when it ends, nobody could go on ([`super::audit`] looks, in debug builds).
+//! Invariants: after each step the drain starts again at the front of the order, so a command is accepted only when everything that
+//! earlier ones made possible has been done; when the drain ends, nothing can proceed ([`super::audit`] checks that in debug
+//! builds).
 
 use super::ftl::{Cx, PageFtl};
 use super::work::{Due, first};
 
-/// Steps of one drain at most: a drain that does not end is a bug of ours.
+/// Most steps of one drain: a drain that does not end is a bug of the simulator.
 const STEPS_MAX: u32 = 1 << 24;
 
 impl PageFtl {
-    /// Lets everybody go on who can, until nobody can.
+    /// Does all work that is due, until nothing is.
     pub(super) fn drain(&mut self, cx: &mut Cx) {
         let mut steps = 0;
         while let Some(due) = self.work.next() {

@@ -1,7 +1,8 @@
 //! Programs and erases that fail, and planes that can neither write nor make room.
 //!
-//! Invariants: the units of a page whose program failed are written elsewhere; a block that failed takes no more pages and
-//! is emptied and retired; what cannot be written any more fails each command that waits for it, and each one that asks later.
+//! Invariants: the units of a page whose program failed are written elsewhere; a block that failed takes no more pages and is
+//! emptied and retired; a version that cannot be written any more fails each command that waits for it, and each later command that
+//! asks for it.
 
 use super::buffer::Superseded;
 use super::ftl::{Cx, PageFtl};
@@ -15,7 +16,7 @@ use flashweir_core::{Address, DeviceError};
 use flashweir_ftl::PlaneId;
 
 impl PageFtl {
-    /// The block of a failed program takes no more pages and will be emptied.
+    /// Closes the block of a failed program, which is to be emptied.
     pub(super) fn program_failed(&mut self, cx: &mut Cx, op: &NandOp) {
         cx.metrics.program_failures += 1;
         let opened = self.space.opened(op.at.block);
@@ -23,7 +24,7 @@ impl PageFtl {
         self.space.abandon(&cx.flash.blocks, op.at.block);
         cx.flash.blocks.close(op.at.block);
         self.failing.push(op.at.block);
-        // The word line takes no further page, so what it holds cannot be lost to one.
+        // No further page of this word line will be programmed, so none can destroy its pages.
         let stream = self.space.stream(op.frontier.unwrap_or(Frontier::User));
         self.wordline_complete(cx, op.plane, stream);
         self.work.collect(op.plane);
@@ -31,7 +32,7 @@ impl PageFtl {
         self.work.set(Due::Log);
     }
 
-    /// Puts a page whose program failed back into the queue.
+    /// Queues a page again whose program failed.
     pub(super) fn write_again(&mut self, cx: &mut Cx, page: u32) {
         match self.space.pages[page as usize].frontier {
             Frontier::User => {
@@ -73,13 +74,13 @@ impl PageFtl {
         self.space.pages[page as usize].units = units;
         self.space.free_page(page);
         self.work.set(Due::Flushes);
-        // There is room in the buffer, and among the pages that the machine has.
+        // The buffer has room again, and so has the queue of pages.
         self.work.set(Due::Admit);
         self.work.set(Due::Destage);
     }
 
-    /// A plane that lost too many blocks cannot promise room for its share: the device turns read-only while
-    /// it can still write what it has accepted.
+    /// Turns the device read-only if the plane has lost so many blocks that it cannot promise room for its share, while it can
+    /// still write what it has accepted.
     pub(super) fn check_spare(&mut self, cx: &mut Cx, plane: PlaneId) {
         let share = cx.geometry.user_units / u64::from(cx.geometry.planes());
         let data = share.div_ceil(u64::from(cx.geometry.units_per_block())) as u32;
@@ -91,8 +92,8 @@ impl PageFtl {
         }
     }
 
-    /// After an operation in `plane` of a device whose blocks may fail: if the plane can neither write nor
-    /// make room, what waits for it fails, and the device takes no more writes.
+    /// After an operation on a device whose blocks may fail: if a plane of the same station can neither write nor make room,
+    /// everything that waits for it fails, and the device takes no more writes.
     pub(super) fn check_stuck(&mut self, cx: &mut Cx, plane: PlaneId) {
         let dynamic = cx.config.ftl.allocation == Allocation::Dynamic;
         let station = cx.geometry.station(plane).0;
@@ -127,7 +128,7 @@ impl PageFtl {
         self.work.set(Due::Admit);
     }
 
-    /// Whether nothing can be written to the plane and nothing under way changes that.
+    /// Whether nothing can be written to the plane and nothing under way can change that.
     fn is_stuck(&self, cx: &Cx, plane: PlaneId) -> bool {
         let collection = &self.collections[plane.index()];
         let no_room = |frontier| self.space.offer(&cx.flash.blocks, plane, frontier).is_none();
@@ -141,7 +142,7 @@ impl PageFtl {
             && !cx.flash.machine.is_programming(cx.geometry.station(plane))
     }
 
-    /// Tells command `at` of a version that was lost.
+    /// Fails command `at` if it asks for a version that was lost.
     pub(super) fn report_lost(&mut self, cx: &mut Cx, at: u32, selected: impl Fn(u64, &Owners) -> bool) {
         if let Some((lpn, _)) = self.lost.iter().find(|(lpn, owners)| selected(lpn.0, owners)) {
             let lba = cx.lba(*lpn);

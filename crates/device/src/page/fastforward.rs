@@ -2,7 +2,7 @@
 //!
 //! Used to bring a device into a steady state at once, and to measure write amplification alone.
 //!
-//! Invariant: between two calls no page is half filled and nothing is in flight.
+//! Invariant: between two calls no flash page is partly filled and nothing is in flight.
 
 use super::buffer::Place;
 use super::content::LOST;
@@ -15,7 +15,7 @@ use flashweir_core::{Lpn, Payload, Ppa};
 use flashweir_ftl::{BlockId, MapWord, PlaneId};
 use std::sync::Arc;
 
-/// Writes units outside of time. Finish it, so that nothing waits.
+/// Writes units without taking virtual time. [`UnitWriter::finish`] programs the units that still wait.
 #[derive(Debug)]
 pub(crate) struct UnitWriter {
     /// Units that wait for their page to be full, by plane.
@@ -59,7 +59,7 @@ impl UnitWriter {
         self.user[plane.index()] = units;
     }
 
-    /// Pads what waits, and completes word lines whose later pages could destroy earlier ones.
+    /// Pads the pages that are not full, and completes word lines whose later pages could destroy earlier ones.
     pub(crate) fn finish(mut self, ftl: &mut PageFtl, cx: &mut Cx) {
         for plane in 0..self.user.len() {
             if !self.user[plane].is_empty() {
@@ -80,8 +80,8 @@ impl UnitWriter {
     }
 }
 
-/// Where the map is on the medium: writes each translation page that changed. Where there is no room while records in the log
-/// still name old ones, the changes stay, and are brought to their pages when time goes on.
+/// Where the map is on the medium: writes each translation page that changed. If there is no room while records in the log still
+/// name old pages, the changes stay and are written once time runs.
 fn write_map(ftl: &mut PageFtl, cx: &mut Cx) {
     let Some(cache) = &ftl.map_cache else { return };
     let pages: Vec<u32> = cache.page_numbers().filter(|page| !cache.is_clean(*page)).collect();
@@ -111,7 +111,7 @@ fn program_map_page(ftl: &mut PageFtl, cx: &mut Cx, at: PageAddr, (number, image
     ftl.map_cache().area.programmed(at);
 }
 
-/// A translation page whose place no record names has another one.
+/// Moves a translation page that no record names to a new place.
 fn move_map_page(ftl: &mut PageFtl, cx: &Cx, page: u32, number: u64, at: PageAddr) {
     let cache = ftl.map_cache();
     cache.area.set_valid(at, page);
@@ -122,7 +122,7 @@ fn move_map_page(ftl: &mut PageFtl, cx: &Cx, page: u32, number: u64, at: PageAdd
     }
 }
 
-/// A page for a translation page; collects their blocks if there is none.
+/// Finds a page for a translation page; runs GC on the blocks of translation pages if there is none.
 fn map_page_room(ftl: &mut PageFtl, cx: &mut Cx) -> Option<PageAddr> {
     loop {
         if let Some(at) = ftl.map_cache().area.take_page() {
@@ -143,7 +143,7 @@ fn map_page_room(ftl: &mut PageFtl, cx: &mut Cx) -> Option<PageAddr> {
                 _ => None,
             };
             let number = ftl.map_cache().page(page).number;
-            let at = ftl.map_cache().area.take_page_for_copy().expect("collection has a block in reserve");
+            let at = ftl.map_cache().area.take_page_for_copy().expect("GC has a block in reserve");
             program_map_page(ftl, cx, at, (number, image));
             cx.metrics.map_pages_moved += 1;
             move_map_page(ftl, cx, page, number, at);
@@ -155,7 +155,7 @@ fn map_page_room(ftl: &mut PageFtl, cx: &mut Cx) -> Option<PageAddr> {
     }
 }
 
-/// Programs one page; a unit with a source is a copy and keeps its version.
+/// Programs one page. A unit with a source is a copy and keeps its sequence number.
 #[inline]
 fn program(
     ftl: &mut PageFtl,
@@ -204,8 +204,8 @@ fn program(
     }
 }
 
-/// Collects until the plane has as many free blocks as the configuration wants, or none can be gained: what
-/// collections leave unused in pages of several units must not be moved for ever.
+/// Runs GC until the plane has as many free blocks as the configuration wants, or no victim gains any: with pages of several units
+/// a collection leaves some unused, and without that limit they would be collected for ever.
 #[inline]
 fn make_room(ftl: &mut PageFtl, cx: &mut Cx, plane: PlaneId) {
     let wanted = cx.config.ftl.gc.start_below_blocks;

@@ -1,4 +1,4 @@
-//! The page-mapped firmware as a [`Firmware`]: which part answers what.
+//! The page-mapped firmware as a [`Firmware`]: dispatch of each call to the part that implements it.
 
 use super::buffer::Place;
 use super::frontier::Space;
@@ -115,7 +115,7 @@ impl Firmware for PageFtl {
         }
         if cx.may_lose_blocks() {
             match self.orders.is_used() {
-                // What one plane lost may be what another one keeps.
+                // The failure of one plane may be what keeps another one stuck.
                 true => (0..cx.geometry.planes()).for_each(|plane| self.work.check_stuck(PlaneId(plane))),
                 false => self.work.check_stuck(op.plane),
             }
@@ -124,7 +124,7 @@ impl Firmware for PageFtl {
 
     #[inline]
     fn go_on(&mut self, cx: &mut Cx) {
-        // A read sets nothing free.
+        // A read makes no work possible.
         if !self.work.is_empty() {
             self.drain(cx);
         }
@@ -155,7 +155,7 @@ impl Firmware for PageFtl {
                 images.push(UnitImage::meta(group, image));
             }
             Job::MapWrite(write) => images.push(self.map_write_image(write)),
-            // Nothing but filler, which the medium adds.
+            // A page of filler, which the medium adds by itself.
             Job::Filler => {}
             Job::HostRead { .. } | Job::Modify { .. } | Job::GcRead | Job::GcErase | Job::MetaErase => {}
             Job::MapRead(_) | Job::MapGcRead | Job::MapErase => {}

@@ -20,7 +20,7 @@ impl PageFtl {
             self.write_all(cx);
             self.settle_all();
         }
-        // What was lost before, or just now.
+        // Versions that were lost, before or just now.
         self.report_lost(cx, at, |_, _| true);
         if let Some(stream) = self.orders.failed() {
             cx.front.commands.get_mut(at).error.get_or_insert(DeviceError::StreamFailed(stream));
@@ -72,14 +72,14 @@ impl PageFtl {
         }
     }
 
-    /// Brings to the store what was accepted since the last call, before anybody is told.
+    /// Tells the store what was accepted since the last call, before any completion is reported.
     pub(super) fn commit_saved(&mut self, cx: &mut Cx) {
         if cx.flash.media.commit_saved() {
             self.begin_journal(cx);
         }
     }
 
-    /// Where the medium has a store: the capacitor protects the buffer as it is now.
+    /// Where the medium has a store: tells it that the capacitor protects the buffer as it is now.
     pub(super) fn begin_journal(&mut self, cx: &mut Cx) {
         if cx.flash.media.is_stored() && cx.is_protected() {
             let area = self.save(cx);
@@ -87,8 +87,8 @@ impl PageFtl {
         }
     }
 
-    /// What the capacitor saves: every version that is not on the medium and still counts. The record of a
-    /// deallocation that superseded a version may be durable already, so the version is not saved.
+    /// What the capacitor saves: every version that is not on the medium and still counts. If a deallocation superseded a version,
+    /// its record may be durable already, so the version is not saved.
     pub(super) fn save(&self, cx: &Cx) -> SaveArea {
         let all = cx.has_planted(PlantedBug::DeadVersionSaved);
         let live = self.buffer.iter().filter(|(_, slot)| all || slot.superseded == Superseded::No);

@@ -1,8 +1,8 @@
-//! Where the next page goes: write frontiers, reserves, pages that are being filled, the shared queue of
-//! dynamic allocation.
+//! Write frontiers: which page is programmed next; reserves, pages that are being filled, and the shared queue of dynamic
+//! allocation.
 //!
-//! Invariants: host data never takes the blocks that collection needs to make progress; a block is closed
-//! (collectable) only when its last page has finished.
+//! Invariants: host data never take the blocks that GC needs to make progress; a block is closed (collectable) only when its last
+//! program has ended.
 
 use super::job::{Job, Op};
 use crate::config::{Allocation, DeviceConfig};
@@ -22,9 +22,9 @@ pub(super) struct PageUnit {
     pub(super) lpn: Lpn,
     /// Its version.
     pub(super) seq: u64,
-    /// Buffer slot of host data.
+    /// Buffer slot, for host data.
     pub(super) slot: u32,
-    /// Source of a survivor.
+    /// Place of the source, for a GC survivor.
     pub(super) source: Ppa,
 }
 
@@ -36,21 +36,21 @@ pub(super) struct PageWrite {
     pub(super) at: PageAddr,
     pub(super) plane: PlaneId,
     pub(super) frontier: Frontier,
-    /// No unit joins any more.
+    /// No further unit may join.
     pub(super) sealed: bool,
-    /// It waits for the machine; otherwise it is held back until it is full.
+    /// It was released to the machine; otherwise it is held back until it is full.
     pub(super) queued: bool,
-    /// Somebody waits for one of its units.
+    /// A command waits for one of its units.
     pub(super) urgent: bool,
-    /// A range flush does: the page goes before others (range-flush §3.4).
+    /// A range flush waits for one of its units: the page goes before others (range-flush §3.4).
     pub(super) first: bool,
-    /// Where it waits in the shared queue, and its neighbours there.
+    /// Its lane in the shared queue, and its neighbours there.
     lane: Option<Lane>,
     previous: u32,
     next: u32,
 }
 
-/// A part of the shared queue.
+/// A lane of the shared queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lane {
     /// Pages for which a range flush waits.
@@ -66,12 +66,12 @@ struct OpenBlock {
     next_page: u32,
 }
 
-/// Frontiers and pages in the making.
+/// The write frontiers, and the pages that are being filled or programmed.
 #[derive(Clone, Debug)]
 pub(crate) struct Space {
     pub(super) victims: VictimPicker,
     frontiers: Vec<[Option<OpenBlock>; 2]>,
-    /// Programs of each frontier that have a page and have not ended.
+    /// Number of programs of each frontier that have a page and have not ended.
     pub(super) programming: Vec<[u32; 2]>,
     /// Number of the last opening of each block.
     opened: Vec<u64>,
@@ -82,11 +82,11 @@ pub(crate) struct Space {
     filling: Vec<Option<u32>>,
     /// First and last page of each lane of the shared queue.
     shared: [(u32, u32); 2],
-    /// Full or urgent pages that the machine does not have yet.
+    /// Full or urgent pages that have not been released.
     pub(super) to_release: Vec<u32>,
-    /// Pages of host data that the machine has.
+    /// Number of pages of host data that were released and have not been programmed.
     pub(super) queued_pages: usize,
-    /// The plane of each station that gets the next page of the shared queue.
+    /// The plane of each station that takes the next page of the shared queue.
     turns: Vec<u32>,
     planes_per_die: u32,
     pages_per_block: u32,
@@ -95,9 +95,9 @@ pub(crate) struct Space {
     hot_cold: bool,
     reserve: u32,
     dynamic_wear: bool,
-    /// Planes whose host data are paced by collection, and how much of a unit, in 1/1024, they may write.
+    /// Planes whose host data are paced by GC, with the credit that they may write, in 1/1024 of a unit.
     pace: Vec<Option<i64>>,
-    /// The next collection frontier of this plane takes the most worn block (static wear-levelling).
+    /// Planes whose next GC frontier takes the most worn block (static wear-levelling).
     pub(super) cold_to_worn: Vec<bool>,
 }
 
@@ -142,18 +142,18 @@ impl Space {
         self.opened[block.index()]
     }
 
-    /// Blocks that are write frontiers now.
+    /// The blocks that are open.
     pub(super) fn open_blocks(pool: &Blocks) -> impl Iterator<Item = BlockId> + '_ {
         pool.ids().filter(|block| pool.state(*block) == BlockState::Open)
     }
 
-    /// From now on host data of the plane wait for collection: see [`Self::earn`].
+    /// From now on host data of the plane are paced by GC; see [`Self::earn`].
     pub(super) fn begin_pace(&mut self, plane: PlaneId) {
         self.pace[plane.index()].get_or_insert(0);
     }
 
-    /// Collection has made durable `units` survivors of a victim with `valid` of them: host data may write the
-    /// same share of what the victim gives back.
+    /// GC has made `units` survivors of a victim with `valid` valid units durable: host data may write the same share of the room
+    /// that the victim gives back.
     pub(super) fn earn(&mut self, plane: PlaneId, units: u32, valid: u32) {
         if let Some(credit) = &mut self.pace[plane.index()] {
             let gain = i64::from(self.pages_per_block * self.units_per_page - valid);
@@ -161,7 +161,7 @@ impl Space {
         }
     }
 
-    /// Host data of the plane are free to take whatever room there is.
+    /// Ends the pacing of the plane: host data may take whatever room there is.
     pub(super) fn end_pace(&mut self, plane: PlaneId) {
         self.pace[plane.index()] = None;
     }
@@ -172,7 +172,7 @@ impl Space {
         self.programming[plane.index()][stream] -= 1;
     }
 
-    /// Gives up a frontier whose block failed; the caller closes the block.
+    /// Gives up the frontier of a block that failed; the caller closes the block.
     pub(super) fn abandon(&mut self, pool: &Blocks, block: BlockId) {
         for frontier in self.frontiers[pool.plane(block).index()].iter_mut() {
             if frontier.is_some_and(|open| open.block == block) {
@@ -186,7 +186,7 @@ impl Space {
         self.frontiers[plane.index()][self.stream(frontier)].map(|open| open.next_page)
     }
 
-    /// Closes whatever is open in a plane: after a recovery nothing is appended to old blocks.
+    /// Closes all open blocks of a plane: after a recovery nothing is appended to old blocks.
     pub(super) fn close_frontiers(&mut self, pool: &mut Blocks, plane: PlaneId) {
         for frontier in &mut self.frontiers[plane.index()] {
             *frontier = None;
@@ -199,7 +199,7 @@ impl Space {
         }
     }
 
-    /// A new page write; it is not queued yet.
+    /// Returns a new page write, which has not been released.
     #[inline]
     pub(super) fn new_page(&mut self, plane: PlaneId, frontier: Frontier) -> u32 {
         if let Some(free) = self.free_pages.pop() {
@@ -229,13 +229,13 @@ impl Space {
         self.free_pages.push(page);
     }
 
-    /// The host page that units of `plane` may join, if one is being filled.
+    /// The page of host data that units of `plane` may join, if one is being filled.
     pub(super) fn filling(&mut self, plane: PlaneId) -> &mut Option<u32> {
         let at = if self.filling.len() == 1 { 0 } else { plane.index() };
         &mut self.filling[at]
     }
 
-    /// Lets pages go that were held back until they are full.
+    /// Releases pages that were held back until they are full.
     pub(super) fn release_held(&mut self) {
         for page in self.filling.iter().flatten().copied() {
             self.pages[page as usize].urgent = true;
@@ -243,7 +243,7 @@ impl Space {
         }
     }
 
-    /// Takes out the pages of the shared queue.
+    /// Takes all pages out of the shared queue, if allocation is `dynamic`.
     pub(super) fn drop_waiting(&mut self, dynamic: bool) -> Vec<u32> {
         let mut pages = Vec::new();
         while dynamic && let Some(page) = self.pop_shared() {
@@ -265,7 +265,7 @@ impl Space {
         (write.lane, write.previous, write.next) = (Some(lane), last, NONE);
     }
 
-    /// A range flush waits for a page: if it is in the shared queue, it goes before those for which none does.
+    /// A range flush waits for a page: if it is in the shared queue, moves it before those for which none waits.
     pub(super) fn promote_shared(&mut self, page: u32) {
         if self.pages[page as usize].lane == Some(Lane::Rest) {
             self.unlink_shared(page);
@@ -273,12 +273,12 @@ impl Space {
         }
     }
 
-    /// The page that a frontier would take next, whatever collection's pace.
+    /// The page that a frontier would take next if GC did not pace it.
     #[inline]
     fn room(&self, pool: &Blocks, plane: PlaneId, frontier: Frontier) -> Option<u32> {
         let free = pool.free_count(plane);
         match self.frontiers[plane.index()][self.stream(frontier)] {
-            // A frontier that collection shares is its last resort when no block is free.
+            // On a frontier that GC shares, host data leave the rest to GC when no block is free.
             Some(_) if !self.hot_cold && frontier == Frontier::User && free == 0 => None,
             Some(open) => Some(open.next_page),
             None => {
@@ -288,8 +288,8 @@ impl Space {
         }
     }
 
-    /// The page that a plane would take next while another one of its die may write. Planes earn at different moments what
-    /// they may write; so that they can write together, one may owe a page to its collection.
+    /// The page that a plane would take next while another plane of its die may write. Planes earn their credit at different
+    /// instants; so that they can write together, a plane may owe one page to its GC.
     #[inline]
     fn room_beside(&self, pool: &Blocks, plane: PlaneId) -> Option<u32> {
         let debt_max = i64::from(self.units_per_page) * UNIT_CREDIT;
@@ -299,16 +299,16 @@ impl Space {
         self.room(pool, plane, Frontier::User)
     }
 
-    /// The first page of the shared queue goes to `plane`.
+    /// Assigns the first page of the shared queue to `plane`.
     fn pull_to(&mut self, plane: PlaneId) -> Option<Op> {
         let page = self.pop_shared()?;
         self.pages[page as usize].plane = plane;
         Some(self.op(page))
     }
 
-    /// Of the planes of a die that take host data, the one whose frontier has to go furthest to reach the others; `plane`, one
-    /// that takes them, if all stand at the same page. Only pages with one number make a multi-plane program, so a plane
-    /// that has fallen behind (a page came alone, a block failed, collection held it up) gets the next page.
+    /// Of the planes of a die that take host data, the one whose frontier has to advance furthest to reach the others; `plane`,
+    /// which must take host data, if all frontiers are at the same page. Only pages with the same number make a multi-plane
+    /// program, so a plane that has fallen behind (a page came alone, a block failed, GC held it up) gets the next page.
     #[inline]
     fn furthest_behind(&self, pool: &Blocks, plane: PlaneId) -> PlaneId {
         let (per_die, pages) = (self.planes_per_die, self.pages_per_block);
@@ -321,7 +321,8 @@ impl Space {
         if others().all(|other| self.room_beside(pool, other).is_none_or(|page| page == own)) {
             return plane;
         }
-        // Blocks follow one another, so the pages lie on a circle: the widest gap before a page shows who comes last.
+        // Blocks follow one another, so the pages form a circle: the page with the widest gap before it is that of the plane that
+        // is last.
         let offers = || others().filter_map(|other| Some((other, self.room_beside(pool, other)?)));
         let gap_before = |page: u32| {
             let gaps = offers().map(|(_, other)| (page + pages - other - 1) % pages + 1);
@@ -351,7 +352,7 @@ impl Space {
         self.pages[page as usize].lane = None;
     }
 
-    /// The write operation of a page.
+    /// The program operation of a page.
     pub(super) fn op(&self, page: u32) -> Op {
         let write = &self.pages[page as usize];
         let (class, purpose, job) = match write.frontier {

@@ -17,14 +17,14 @@ use flashweir_ftl::map_log::MapLog;
 use flashweir_ftl::{BlockId, Map};
 use std::collections::{BTreeMap, VecDeque};
 
-/// What this firmware works on.
+/// The context of this firmware.
 pub(super) type Cx = crate::cx::Cx<Job>;
 
 /// The page-mapped firmware.
 #[derive(Clone, Debug)]
 pub(crate) struct PageFtl {
     pub(super) map: Map,
-    /// The cache of the map, where the map is on the medium.
+    /// Cache of the map, where the map is on the medium.
     pub(super) map_cache: Option<Box<MapCache>>,
     pub(super) space: Space,
     pub(super) buffer: Buffer,
@@ -33,30 +33,31 @@ pub(crate) struct PageFtl {
     pub(super) log: MapLog,
     pub(super) orders: Streams,
     pub(super) background: bool,
-    /// Dirty units above which writing in the background begins, and at which it ends.
+    /// Number of dirty units above which background writing begins; the next field is where it ends.
     pub(super) high_water_units: u32,
     pub(super) low_water_units: u32,
     pub(super) collection_waste_pages: u32,
-    /// Pages whose newest version could not be written after it was accepted, and what owned it. Reads of them fail, and so does
-    /// each FLUSH of them, not only the first: one that succeeds promises all that completed before (contract §4.1).
+    /// Pages whose newest version was accepted but could not be written, with its owners. Every read of such a page fails, and so
+    /// does every FLUSH that covers it, not only the first: a FLUSH that succeeds promises everything that completed before
+    /// (contract §4.1).
     pub(super) lost: BTreeMap<Lpn, Owners>,
     /// Deallocations that a range flush may have to wait for, in order.
     pub(super) volatile_trims: VecDeque<VolatileTrim>,
     /// Planes that can neither write nor make room.
     pub(super) dead_planes: Vec<bool>,
-    /// Collections of each plane since the last one for wear-levelling.
+    /// Number of collections of each plane since the last one for wear-levelling.
     pub(super) collections_since_wear: Vec<u32>,
-    /// Planes that are short of blocks and had nothing to collect when they looked.
+    /// Planes that are short of blocks and had no victim when they last looked.
     pub(super) starved: Vec<bool>,
-    /// Who may go on.
+    /// Work that may be due.
     pub(super) work: Work,
     /// Blocks that failed and are to be emptied.
     pub(super) failing: Vec<BlockId>,
-    /// Where static striping looks for the next idle station of dynamic allocation.
+    /// Number of the station from which dynamic allocation looks for the next idle one.
     pub(super) station_turn: u32,
-    /// Pages of word lines that are not complete, by plane and frontier.
+    /// Pages on word lines that are not complete, by plane and frontier.
     pub(super) open_wordlines: Vec<[Vec<u32>; 2]>,
-    /// Room for what a page write puts on the medium.
+    /// Reused memory for the units of a page write.
     pub(super) images: Vec<UnitImage>,
 }
 

@@ -1,10 +1,10 @@
 //! Garbage collection and wear-levelling, one plane at a time.
 //!
-//! A victim's valid units are read, join pages of the plane's collection frontier, and when all copies are
-//! durable (and nothing in the victim is pinned by a deallocation that is not logged) the victim is erased.
+//! A victim's valid units are read and join pages of the plane's GC frontier; when all copies are durable (and nothing in the
+//! victim is pinned by a deallocation that is not logged) the victim is erased.
 //!
-//! Invariants: a copy replaces its source only if the source is still what the map names; a block is erased
-//! only when none of its units is valid.
+//! Invariants: a copy replaces its source only if the map still names the source; a block is erased only when none of its units is
+//! valid.
 
 use super::collection::Collection;
 use super::frontier::PageUnit;
@@ -19,14 +19,14 @@ use flashweir_core::index::Idx;
 use flashweir_core::{Lpn, Ppa};
 use flashweir_ftl::{BlockId, BlockState, MapWord, PlaneId, VictimPicker};
 
-/// Reads of one victim that are under way at the same time.
+/// Most reads of one victim that are under way at the same time.
 const READS_MAX: u32 = 4;
 
-/// Collections of a plane for each one that static wear-levelling may choose: moving cold data frees nothing.
+/// Collections of a plane before static wear-levelling may choose a victim again: moving cold data frees nothing.
 const WEAR_EVERY: u32 = 8;
 
 impl PageFtl {
-    /// Begins a collection in `plane` if it is short of blocks, worn unevenly, or has a failing block.
+    /// Begins GC in `plane` if it is short of blocks, worn unevenly, or has a failing block.
     pub(super) fn collect_check(&mut self, cx: &mut Cx, plane: PlaneId) {
         if self.collections[plane.index()].victim.is_some() {
             return;
@@ -37,7 +37,7 @@ impl PageFtl {
         }
         self.begin_collection(cx, plane);
         if self.is_no_longer_put_off(plane) {
-            // Programs that waited for its pace were told of nothing.
+            // Programs that waited for the pace of this plane were not woken by anything else.
             cx.flash.machine.wake(cx.geometry.station(plane));
             cx.start(cx.geometry.station(plane), &mut self.space);
             if cx.may_lose_blocks() {
@@ -83,7 +83,7 @@ impl PageFtl {
         }
     }
 
-    /// A unit is not needed any more, because something newer than it is durable.
+    /// A unit is not needed any more, because something newer is durable.
     pub(super) fn outdate(&mut self, cx: &mut Cx, ppa: Ppa) {
         if self.keep_for_count(cx, ppa) {
             return;
@@ -92,7 +92,7 @@ impl PageFtl {
         self.invalidate(cx, ppa);
     }
 
-    /// A place is not needed any more; a plane that waited for something to collect looks again.
+    /// A place is not needed any more; a plane that had no victim looks for one again.
     pub(super) fn invalidate(&mut self, cx: &mut Cx, ppa: Ppa) {
         cx.flash.blocks.set_invalid(ppa);
         let plane = cx.geometry.plane_of(cx.flash.blocks.block(ppa));
@@ -101,8 +101,8 @@ impl PageFtl {
         }
     }
 
-    /// A victim whose collection frees more than it uses: the policy's choice, or else the emptiest block. A
-    /// plane that holds more than its share has none and waits until something in it becomes invalid.
+    /// A victim whose collection frees more than it uses: the policy's choice, or else the emptiest block. A plane that holds more
+    /// than its share has none, and waits until something in it becomes invalid.
     pub(super) fn gainful(&mut self, cx: &mut Cx, plane: PlaneId) -> Option<BlockId> {
         let pages = cx.geometry.pages_per_block - self.collection_waste_pages;
         let valid_max = pages * cx.geometry.units_per_page - 1;
@@ -113,7 +113,7 @@ impl PageFtl {
         (blocks.valid(victim) <= valid_max).then_some(victim)
     }
 
-    /// The least worn block, if static wear-levelling wants it moved.
+    /// The least worn block, if static wear-levelling wants to move its data.
     fn coldest(&mut self, cx: &mut Cx, plane: PlaneId) -> Option<BlockId> {
         let threshold = cx.config.ftl.wear.static_threshold;
         if threshold == 0 || self.collections_since_wear[plane.index()] < WEAR_EVERY {
@@ -178,7 +178,7 @@ impl PageFtl {
         let units = u64::from(cx.geometry.units_per_block());
         let first = u64::from(victim.0) * units;
         if self.orders.any_kept(first..first + units) {
-            // Meanwhile recovery needs to count what nobody needed when its page was read.
+            // Units that were not needed when their page was read are needed for recovery's count now, so the victim is read again.
             let collection = &mut self.collections[plane.index()];
             (collection.page, collection.drained) = (0, false);
             self.collect_step(cx, plane);
@@ -235,8 +235,8 @@ impl PageFtl {
         self.buffer.durable(self.map.get(lpn)) == Some(ppa)
     }
 
-    /// A copy is durable: it takes its source's place unless that was superseded meanwhile. The source keeps its content:
-    /// it is the same version, so after a cut recovery may choose either of the two.
+    /// A copy is durable: it takes its source's place unless the source was superseded meanwhile. The source keeps its content: it
+    /// is the same version, so after a power cut recovery may choose either of the two.
     pub(super) fn relocate(&mut self, cx: &mut Cx, lpn: Lpn, source: Ppa, copy: Ppa) {
         let kept = self.move_kept(source, copy);
         let moved = kept || self.replace_word(lpn, MapWord::Direct(source), MapWord::Direct(copy));

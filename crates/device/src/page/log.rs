@@ -1,7 +1,7 @@
-//! The map log: what makes deallocations durable and recovery short (`specs/device-metadata.md`).
+//! The map log, which makes deallocations durable and recovery short (`specs/device-metadata.md`).
 //!
-//! Two regions of blocks take turns. A region begins with a checkpoint of the map (none on a new device),
-//! log groups follow; when the next group does not fit, a checkpoint goes into the other region.
+//! Two regions of blocks take turns. A region begins with a checkpoint of the map (none on a new device), followed by log groups;
+//! when the next group does not fit, a checkpoint goes into the other region.
 //!
 //! Invariants:
 //! 1. One group is being written at a time; a group counts only when all its pages are on the medium.
@@ -24,7 +24,7 @@ use flashweir_ftl::{BlockId, PlaneId};
 use std::sync::Arc;
 
 impl PageFtl {
-    /// Somebody waits for what is pending in the log.
+    /// A command waits for what is pending in the log.
     pub(super) fn want_log(&mut self) {
         self.log.want();
         self.work.set(Due::Log);
@@ -36,7 +36,7 @@ impl PageFtl {
             return;
         }
         if self.log.last_trim == self.log.durable_trims {
-            // What was given up after its record had gone into the log is free already.
+            // All records of deallocations are durable, so places that are still pinned are free.
             for ppa in std::mem::take(&mut self.log.pins) {
                 self.outdate(cx, ppa);
             }
@@ -78,7 +78,7 @@ impl PageFtl {
         self.write_meta(cx, self.log.region, images);
     }
 
-    /// Whether the next group or checkpoint could begin, or somebody waits for nothing; for audits.
+    /// Whether a group or checkpoint could begin, or is asked for although nothing is pending; for audits.
     pub(super) fn could_log(&self, cx: &Cx) -> bool {
         let congested = || self.log.is_congested() && self.log.recent_trims[0].0.seq <= self.horizon(cx);
         let due = || congested() || self.log.wants_checkpoint || self.log.is_due() || self.log.wanted;
@@ -101,7 +101,7 @@ impl PageFtl {
         }
     }
 
-    /// What programming page `i` of the group under way does to the medium.
+    /// Applies the program of page `i` of the group under way to the medium.
     fn program_meta(&mut self, cx: &mut Cx, at: PageAddr, i: u32) {
         let (group, image) = self.log.image(i);
         cx.flash.media.program(at, 0, std::iter::once(UnitImage::meta(group, image)));
@@ -147,7 +147,7 @@ impl PageFtl {
         self.work.set(Due::Log);
     }
 
-    /// Lets everybody go on who waited for the log.
+    /// Lets everything proceed that waited for the log.
     fn log_advanced(&mut self, cx: &mut Cx) {
         let durable = self.log.durable_trims;
         while let Some(at) = self.log.waiters.iter().position(|(_, seq)| *seq <= durable) {
@@ -214,8 +214,7 @@ impl PageFtl {
         self.log.group += 1;
         self.log.next_page = 0;
         let pages = images.len() as u32;
-        // The summaries that were pending describe blocks that the checkpoint vouches for; the
-        // deallocations are part of it.
+        // The pending summaries describe blocks that the checkpoint vouches for; the pending deallocations are part of it.
         self.log.pending.clear();
         self.log.wanted = false;
         self.log.writing = Writing::Checkpoint {
@@ -234,7 +233,7 @@ impl PageFtl {
         self.write_meta(cx, self.log.region ^ 1, images);
     }
 
-    /// Everything accepted at or below is on the medium or superseded.
+    /// The horizon: everything accepted up to it is on the medium or superseded.
     fn horizon(&self, cx: &Cx) -> u64 {
         if cx.has_planted(PlantedBug::HorizonAhead) {
             return cx.front.seq;
@@ -246,7 +245,7 @@ impl PageFtl {
         slots.chain(waiting).chain(epochs).min().map_or(cx.front.seq, |seq| seq - 1)
     }
 
-    /// The records of a checkpoint: durable places of all pages, and what the horizon does not cover.
+    /// The records of a checkpoint: the durable place of each page, and what the horizon does not cover.
     pub(super) fn checkpoint_records(&self, cx: &Cx, horizon: u64, open: Vec<BlockId>) -> Vec<Record> {
         let maps = self.map_cache.as_ref().map_or(0, |cache| cache.number);
         let mut records = vec![Record::Checkpoint { horizon, openings: self.space.openings, maps }];
@@ -270,7 +269,7 @@ impl PageFtl {
         records
     }
 
-    /// The directory of translation pages, and each entry that changed since its page was written.
+    /// Adds the directory of translation pages, and each entry that changed since its page was written.
     fn map_records(&self, cx: &Cx, cache: &MapCache, records: &mut Vec<Record>) {
         for number in cache.page_numbers() {
             let page = cache.page(number);

@@ -1,16 +1,15 @@
-//! Looking up where units are, when the map is on the medium (DFTL): whoever needs a translation page waits here until it is in
-//! the cache.
+//! Looking up the places of units when the map is on the medium (DFTL): a command or page that needs a translation page waits here
+//! until it is in the cache.
 //!
 //! Place in the data flow: before [`super::read`], before a deallocation is accepted ([`super::accept`]), and before a page of host
-//! data goes to the machine ([`super::destage`]). What waits goes on in the moment in which its page is there, as far as the pages
-//! that are there reach: so nothing has to stay in the cache for anybody, and a command passes piece by piece through a cache of one
-//! page. Writes need no page to be accepted: until they are on the medium the buffer knows where they are.
+//! data goes to the machine ([`super::destage`]). A waiting need is served by the event that brings its page, as far as the pages
+//! in the cache reach: so no page has to stay in the cache for it, and a command passes piece by piece even through a cache of one
+//! page. Writes need no translation page to be accepted: until they are on the medium, the buffer knows their places.
 //!
-//! Invariants: everybody who waits has a page under way, or waits behind somebody who has, or for late changes to be brought to
-//! their pages; after a page was read, whoever waits for it comes before anything that could drive it out.
+//! Invariants: each waiting need has a page under way, or waits behind a need that has one, or waits until late changes have been
+//! written to their pages; after a page was read, the needs that wait for it are served before anything can evict it.
 //!
-//! Deliberately absent: look-ups of collection. A block's valid units are known without the map, and what it moves is noted as
-//! changed.
+//! Deliberately absent: look-ups of GC. The valid units of a block are known without the map, and moved units are noted as changed.
 
 use super::buffer::Place;
 use super::destage::ends_of;
@@ -26,7 +25,7 @@ use crate::planted::PlantedBug;
 use flashweir_core::{Lpn, Op};
 use flashweir_ftl::PlaneId;
 
-/// How far somebody came.
+/// Progress of a need.
 enum Tried {
     Done,
     /// It needs this translation page first.
@@ -34,12 +33,12 @@ enum Tried {
 }
 
 impl PageFtl {
-    /// The cache of the map; only where there is one.
+    /// The cache of the map. Panics where the map is resident.
     pub(super) fn map_cache(&mut self) -> &mut MapCache {
         self.map_cache.as_deref_mut().expect("the map is cached on demand")
     }
 
-    /// The place of a unit on the medium changed.
+    /// Notes that the place of a unit on the medium changed.
     #[inline]
     pub(super) fn place_changed(&mut self, lpn: Lpn) {
         if let Some(cache) = &mut self.map_cache
@@ -49,7 +48,7 @@ impl PageFtl {
         }
     }
 
-    /// Whether a collection has to wait until late changes have come to their translation pages.
+    /// Whether GC of the plane has to wait until late changes have been written to their translation pages.
     #[inline]
     pub(super) fn is_put_off(&mut self, plane: PlaneId) -> bool {
         match &mut self.map_cache {
@@ -61,24 +60,24 @@ impl PageFtl {
         }
     }
 
-    /// Whether the collection of a plane waits for that.
+    /// Whether GC of the plane waits for that.
     pub(super) fn has_put_off(&self, plane: PlaneId) -> bool {
         self.map_cache.as_ref().is_some_and(|cache| cache.put_off.contains(&plane))
     }
 
-    /// Whether the collection of a plane had to wait; once.
+    /// Whether GC of the plane had to wait until now; clears the mark.
     #[inline]
     pub(super) fn is_no_longer_put_off(&mut self, plane: PlaneId) -> bool {
         self.map_cache.as_mut().is_some_and(|cache| cache.put_off.remove(&plane))
     }
 
-    /// Whether so many changes wait for their translation pages that collection must not make more.
+    /// Whether so many changes wait for their translation pages that GC must not add more.
     #[inline]
     pub(super) fn is_map_crowded(&self) -> bool {
         self.map_cache.as_ref().is_some_and(|cache| cache.is_crowded())
     }
 
-    /// Somebody needs translation pages.
+    /// Queues a need for translation pages.
     pub(super) fn want_map(&mut self, who: Who) {
         let need = Need { who, part: 0, counted: UNCOUNTED };
         let cache = self.map_cache();
@@ -89,7 +88,7 @@ impl PageFtl {
         self.work.set(Due::LookUp);
     }
 
-    /// Whether the command that is accepted next may look at the place of a unit. If not, it waits for its translation page.
+    /// Whether the command that is accepted next may look up the place of a unit. If not, it waits for the translation page.
     pub(super) fn may_look_at(&mut self, cx: &mut Cx, at: u32, lpn: Lpn) -> bool {
         let Some(cache) = &mut self.map_cache else { return true };
         let page = cache.page_of(lpn);
@@ -109,8 +108,8 @@ impl PageFtl {
         is_cached
     }
 
-    /// The end of what a deallocation may take from `first` on, in one piece: up to the end of the first translation page that may
-    /// hold something. `None` if that page has to be read first.
+    /// The end of the piece that a deallocation may take from `first` on: the end of the first translation page that may map
+    /// something. `None` if that page has to be read first.
     pub(super) fn trim_piece(&mut self, cx: &mut Cx, at: u32, first: u64, end: u64) -> Option<u64> {
         let Some(cache) = &self.map_cache else { return Some(end) };
         let mut unit = first;
@@ -125,7 +124,7 @@ impl PageFtl {
         Some(end)
     }
 
-    /// Serves those who wait for translation pages, and gets the pages that they miss.
+    /// Serves the needs that wait for translation pages, and fetches the pages that they miss.
     pub(super) fn look_up(&mut self, cx: &mut Cx) {
         let missing = match cx.config.ftl.demand.miss {
             Miss::HoldsAll => self.look_up_in_turn(cx),
@@ -134,7 +133,7 @@ impl PageFtl {
         self.fetch(cx, &missing);
     }
 
-    /// One after the other, until one misses a page; it holds up all others.
+    /// Serves needs in turn until one misses a page; that one holds up all others.
     fn look_up_in_turn(&mut self, cx: &mut Cx) -> Vec<u32> {
         while let Some(mut need) = self.next_need() {
             if let Tried::Misses(page) = self.try_need(cx, &mut need) {
@@ -145,7 +144,7 @@ impl PageFtl {
         Vec::new()
     }
 
-    /// Whose turn it is: whoever holds up the others, then commands and pages of host data alternately.
+    /// The need whose turn it is: the one that holds up the others, else commands and pages of host data alternately.
     fn next_need(&mut self) -> Option<Need> {
         let cache = self.map_cache();
         if let Some(held) = cache.held.take() {
@@ -157,13 +156,13 @@ impl PageFtl {
         if is_page { cache.data_pages.pop_front() } else { cache.commands.pop_front() }
     }
 
-    /// Everybody, as far as the pages that are there reach.
+    /// Serves all needs, as far as the pages in the cache reach.
     fn look_up_all(&mut self, cx: &mut Cx) -> Vec<u32> {
         let mut missing = Vec::new();
         let commands = std::mem::take(&mut self.map_cache().commands);
         let mut left = commands;
         left.retain_mut(|need| self.goes_on_waiting(cx, need, &mut missing));
-        // What came meanwhile is behind.
+        // Needs that came meanwhile go behind.
         let cache = self.map_cache();
         left.append(&mut cache.commands);
         cache.commands = left;
@@ -207,7 +206,7 @@ impl PageFtl {
         }
     }
 
-    /// A command that changes something, and whose turn it was, arrives.
+    /// A command that changes state, and whose turn it was, arrives.
     pub(super) fn arrived(&mut self, cx: &mut Cx, at: u32) {
         if !matches!(cx.front.commands.get(at).command.op, Op::Write { .. }) {
             return self.ready(cx, at);
@@ -219,7 +218,8 @@ impl PageFtl {
         }
     }
 
-    /// Whether it is known where a unit is; otherwise the translation page that says so. Counts each page once for each need.
+    /// Whether the place of a unit is known; otherwise returns the translation page that has it. Counts each page once for each
+    /// need.
     fn known(&mut self, cx: &mut Cx, need: &mut Need, lpn: Lpn) -> Tried {
         if matches!(self.buffer.place(self.map.get(lpn)), Place::Slot(_)) {
             return Tried::Done;
@@ -280,7 +280,7 @@ impl PageFtl {
         Tried::Done
     }
 
-    /// A page of host data goes to the machine when what it replaces was looked up.
+    /// Gives a page of host data to the machine once the places that it replaces have been looked up.
     fn try_page(&mut self, cx: &mut Cx, need: &mut Need, page: u32) -> Tried {
         while let Some(unit) = self.space.pages[page as usize].units.get(need.part as usize) {
             let lpn = unit.lpn;
@@ -297,14 +297,14 @@ impl PageFtl {
         }
         let plane = self.space.pages[page as usize].plane;
         if *self.space.filling(plane) == Some(page) {
-            // Nothing joins it any more that was not looked up.
+            // No unit may join the page any more, because its place would not be looked up.
             *self.space.filling(plane) = None;
         }
         self.hand_over(cx, page);
         Tried::Done
     }
 
-    /// Gets translation pages into the cache, those first that somebody misses.
+    /// Brings translation pages into the cache, first those that a need misses.
     fn fetch(&mut self, cx: &mut Cx, missing: &[u32]) {
         let mut without = 0;
         for &page in missing {
@@ -314,7 +314,7 @@ impl PageFtl {
             if !self.make_room(cx, without) {
                 without += 1;
             } else if self.load(cx, page) {
-                // Whoever waits for it goes on before another page comes.
+                // The needs that wait for it are served before another page is fetched.
                 return;
             }
         }
@@ -330,7 +330,8 @@ impl PageFtl {
         }
     }
 
-    /// Whether there is room in the cache. If not, a page leaves it, unless more are leaving than the `others` who wait for one.
+    /// Whether there is room in the cache. If not, evicts a page, unless more pages are leaving than the `others` that wait for
+    /// room.
     fn make_room(&mut self, cx: &mut Cx, others: u32) -> bool {
         loop {
             let cache = self.map_cache();
@@ -353,7 +354,7 @@ impl PageFtl {
         }
     }
 
-    /// A translation page is in the cache.
+    /// A translation page has come into the cache.
     pub(super) fn loaded(&mut self, page: u32) {
         self.map_cache().end_load(page);
         if self.map_cache().is_relieved() {

@@ -1,10 +1,10 @@
-//! The blocks of translation pages as data: which page of them holds what, which are written now, which are free.
+//! The blocks of translation pages as data: which page of them holds what, which are being written, which are free.
 //!
 //! Place in the data flow: [`super::map_pages`] takes pages here and gives places up; recovery finds what is in use again.
 //!
-//! Invariants: a page counts as valid while the directory names it, or a durable record may; of the free blocks the last one is
-//! for collection, so what leaves the cache can always be written in the end. Data never lie here, so nothing that collection of
-//! data does waits for room among translation pages.
+//! Invariants: a page counts as valid while the directory names it, or a durable record may; the last free block is for GC, so
+//! pages that leave the cache can always be written in the end. Data never lie here, so GC of data never waits for room among
+//! translation pages.
 
 use crate::geometry::{Geometry, PageAddr};
 use flashweir_core::Ppa;
@@ -16,7 +16,7 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Free,
-    /// Pages of it are still given out, or programs of it under way.
+    /// Some of its pages have not been given out, or are being programmed.
     Open,
     Full,
     Victim,
@@ -27,39 +27,39 @@ struct Block {
     id: BlockId,
     state: State,
     valid: u32,
-    /// Pages given out that are not programmed.
+    /// Number of pages that were given out and are not programmed.
     programming: u32,
-    /// Reads under way.
+    /// Number of reads under way.
     reads: u32,
 }
 
-/// The collection of one block.
+/// The collection of one block of translation pages.
 #[derive(Clone, Debug)]
 pub(super) struct MapCollection {
     pub(super) victim: BlockId,
-    /// Next page of the victim to be looked at.
+    /// Next page of the victim to be read.
     pub(super) page: u32,
     pub(super) reads: u32,
-    /// Copies on their way.
+    /// Number of copies that are not on the medium yet.
     pub(super) moves: u32,
-    /// Copies that are on the medium and that nothing names yet: translation page, number of its state, source, place.
+    /// Copies that are on the medium and that no record names yet: translation page, number of its state, source, place.
     pub(super) copies: Vec<(u32, u64, Ppa, PageAddr)>,
     pub(super) erasing: bool,
 }
 
-/// See the module.
+/// The blocks of translation pages; see the module.
 #[derive(Clone, Debug)]
 pub(super) struct MapArea {
     blocks: Vec<Block>,
     by_id: BTreeMap<BlockId, u32>,
-    /// The translation page in each page of the blocks that counts as valid.
+    /// The translation page in each page of the blocks that counts as valid, else `NONE`.
     owners: Vec<u32>,
     free: VecDeque<u32>,
-    /// The block that each lane writes, and its next page; the last one is collection's.
+    /// The block that each lane writes, and its next page; the last lane is GC's.
     lanes: Vec<Option<(u32, u32)>>,
     turn: usize,
     pages_per_block: u32,
-    /// Writes that have no page yet, by their numbers.
+    /// Numbers of the writes that have no page yet.
     pub(super) waiting: VecDeque<u32>,
     pub(super) collection: Option<MapCollection>,
 }
@@ -94,12 +94,12 @@ impl MapArea {
         (self.index(at.block) * self.pages_per_block + at.page) as usize
     }
 
-    /// All blocks.
+    /// Ids of all blocks.
     pub(super) fn block_ids(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.blocks.iter().map(|block| block.id)
     }
 
-    /// The page that the next write takes, if it may take one; the last free block is left to collection.
+    /// Takes the page for the next write, if there is one; the last free block is left to GC.
     pub(super) fn take_page(&mut self) -> Option<PageAddr> {
         let lanes = self.lanes.len() - 1;
         for nth in 0..lanes {
@@ -112,7 +112,7 @@ impl MapArea {
         None
     }
 
-    /// The page that the next copy of collection takes.
+    /// Takes the page for the next copy made by GC.
     pub(super) fn take_page_for_copy(&mut self) -> Option<PageAddr> {
         self.take_of(self.lanes.len() - 1, 0)
     }
@@ -136,12 +136,12 @@ impl MapArea {
         Some(PageAddr { block: state.id, page })
     }
 
-    /// A page that was given out is programmed.
+    /// A page that was given out has been programmed.
     pub(super) fn programmed(&mut self, at: PageAddr) {
         self.block(at.block).programming -= 1;
     }
 
-    /// From now on a page counts as valid, and holds this translation page.
+    /// Marks a page as valid and as the place of this translation page.
     pub(super) fn set_valid(&mut self, at: PageAddr, page: u32) {
         let index = self.page_index(at);
         debug_assert_eq!(self.owners[index], NONE);
@@ -149,7 +149,7 @@ impl MapArea {
         self.block(at.block).valid += 1;
     }
 
-    /// Nobody needs what a page holds.
+    /// Marks a page as invalid: its content is not needed any more.
     pub(super) fn set_invalid(&mut self, at: PageAddr) {
         let index = self.page_index(at);
         assert_ne!(self.owners[index], NONE, "a translation page is given up once");
@@ -157,7 +157,7 @@ impl MapArea {
         self.block(at.block).valid -= 1;
     }
 
-    /// The translation page in a page that counts as valid.
+    /// The translation page in a page, if it counts as valid.
     pub(super) fn owner(&self, at: PageAddr) -> Option<u32> {
         Some(self.owners[self.page_index(at)]).filter(|owner| *owner != NONE)
     }
@@ -166,7 +166,7 @@ impl MapArea {
         self.blocks[self.index(block) as usize].valid
     }
 
-    /// Valid pages of all blocks.
+    /// Number of valid pages in all blocks.
     pub(super) fn valid_total(&self) -> u64 {
         self.blocks.iter().map(|block| u64::from(block.valid)).sum()
     }
@@ -184,12 +184,12 @@ impl MapArea {
         self.blocks[self.index(block) as usize].reads == 0
     }
 
-    /// Whether free blocks are so few that collection should make one.
+    /// Whether so few blocks are free that GC should free one.
     pub(super) fn is_short(&self) -> bool {
         self.free.len() <= 2
     }
 
-    /// The full block with the fewest valid pages, if its collection gains any.
+    /// The full block with the fewest valid pages, if its collection gains a page.
     pub(super) fn victim(&self) -> Option<BlockId> {
         let full = self.blocks.iter().filter(|block| block.state == State::Full && block.programming == 0);
         let emptiest = full.min_by_key(|block| block.valid)?;
@@ -202,7 +202,7 @@ impl MapArea {
             Some(MapCollection { victim, page: 0, reads: 0, moves: 0, copies: Vec::new(), erasing: false });
     }
 
-    /// The victim is erased.
+    /// The victim has been erased.
     pub(super) fn erased(&mut self, block: BlockId) {
         let index = self.index(block);
         let state = &mut self.blocks[index as usize];
@@ -238,7 +238,7 @@ impl MapArea {
         assert_eq!(free, self.free.len(), "free blocks of translation pages");
     }
 
-    /// For people.
+    /// Describes the state for a human reader.
     pub(super) fn describe(&self) -> String {
         format!(
             "{} blocks of translation pages free, {} writes wait for one, {:?}",

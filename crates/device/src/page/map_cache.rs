@@ -1,17 +1,17 @@
-//! A map that is cached on demand (DFTL), as data: which translation pages are in the cache, which entries changed since their
-//! page was written, where each page is, and who waits for one.
+//! A map that is cached on demand (DFTL), as data: which translation pages are in the cache, which entries changed since their page
+//! was written, where each page is, and which needs wait for one.
 //!
-//! Place in the data flow: [`super::look_up`] serves those who wait; [`super::map_pages`] reads, writes and collects the pages.
+//! Place in the data flow: [`super::look_up`] serves the needs; [`super::map_pages`] reads, writes and collects the pages.
 //!
-//! The words of the whole map stand in one array of the simulator ([`flashweir_ftl::Map`]), those of versions in the buffer as
-//! well, which the device keeps beside its cache. What the device could know of the others at a moment is what this says; nobody
-//! reads a word of the medium before [`super::look_up`] found its page here. A page that is read is held against the array.
+//! The words of the whole map are in one array of the simulator ([`flashweir_ftl::Map`]), also those of versions in the buffer,
+//! which a device would keep beside its cache. This module decides which of the other words the device could know at an instant: no
+//! word of the medium is used before [`super::look_up`] has found its page here. A page that is read is checked against the array.
 //!
 //! Invariants:
 //! 1. At most `capacity` pages are being read, cached or being written; the cache's order is that of loads and changes
 //!    (append-segments §7.2), not of look-ups that hit.
-//! 2. An entry differs from the page on the medium only if it is noted as changed. Changes to a page that is not cached are
-//!    *late*; when there are too many, their pages are read until half are left.
+//! 2. An entry differs from the page on the medium only if it is noted as changed. Changes to a page that is not cached are *late*;
+//!    when there are too many, their pages are read until half of the changes are left.
 
 use super::map_area::MapArea;
 use crate::config::DeviceConfig;
@@ -24,48 +24,48 @@ use std::sync::Arc;
 
 const NONE: u32 = u32::MAX;
 
-/// Where a translation page is besides on the medium.
+/// State of a translation page in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stay {
     Absent,
     Loading,
     Cached,
-    /// It is being written, and then its place in the cache is free.
+    /// It is being written; its place in the cache is free when that has ended.
     Leaving,
 }
 
 /// A translation page.
 #[derive(Clone, Debug)]
 pub(super) struct MapPage {
-    /// Where its newest state on the medium is.
+    /// Place of its newest state on the medium.
     pub(super) place: Option<Ppa>,
     /// Number of that state.
     pub(super) number: u64,
-    /// A checkpoint or a record in the log may name that place.
+    /// Whether a checkpoint or a record in the log may name that place.
     pub(super) is_named: bool,
     stay: Stay,
     previous: u32,
     next: u32,
-    /// A bit for each entry that changed since the page was written or began to be.
+    /// A bit for each entry that changed since the page, or the write under way, was made.
     changed: Option<Box<[u64]>>,
     changes: u32,
     /// A bit for each change that the write under way brings to the medium.
     leaving: Option<Box<[u64]>>,
 }
 
-/// What a command waits for a translation page for.
+/// Why a command waits for a translation page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// It waits for its turn only.
+    /// It only waits for its turn.
     Arrive,
     Read,
-    /// Old content of units that a write covers in part.
+    /// It needs old content of units that a write covers in part.
     Modify,
-    /// The command that is accepted next needs this page.
+    /// It is the command that is accepted next, and needs this page.
     Admit,
 }
 
-/// Who waits for a translation page.
+/// A command or a page that waits for a translation page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Who {
     Command(u32, What),
@@ -73,13 +73,13 @@ pub(super) enum Who {
     Page(u32),
 }
 
-/// Somebody who waits for translation pages, one after the other.
+/// A need for translation pages, one after the other.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Need {
     pub(super) who: Who,
-    /// How much of it is done: units, or the translation page of an [`What::Admit`].
+    /// How much of it is done, in units; for an [`What::Admit`], the translation page.
     pub(super) part: u64,
-    /// The translation page that was counted last as a hit or a miss.
+    /// The translation page that was last counted as a hit or a miss.
     pub(super) counted: u32,
 }
 
@@ -90,20 +90,20 @@ pub(super) struct MapWrite {
     pub(super) number: u64,
     /// Its content, where contents are kept.
     pub(super) image: Option<Arc<[u8]>>,
-    /// Of a copy made by collection: its source.
+    /// The source, if it is a copy made by GC.
     pub(super) source: Option<Ppa>,
 }
 
-/// See the module.
+/// The cache of the map; see the module.
 #[derive(Clone, Debug)]
 pub(super) struct MapCache {
     entries: u64,
     units: u64,
     capacity: u32,
     pages: Vec<MapPage>,
-    /// Pages that are being read, cached or being written.
+    /// Number of pages that are being read, cached or being written.
     used: u32,
-    /// The cached page that changed least recently, and most recently.
+    /// The cached page that was loaded or changed least recently; the next field is the most recent one.
     head: u32,
     tail: u32,
     loading: u32,
@@ -114,26 +114,26 @@ pub(super) struct MapCache {
     /// Pages that are being read because of late changes.
     pub(super) merging: BTreeSet<u32>,
     is_crowded: bool,
-    /// Planes whose collection waits until fewer changes are late.
+    /// Planes whose GC waits until fewer changes are late.
     pub(super) put_off: BTreeSet<PlaneId>,
-    /// Number of the last state of a page that was made.
+    /// Number of the newest state of any page.
     pub(super) number: u64,
     pub(super) writes: Slab<MapWrite>,
     pub(super) area: MapArea,
     pub(super) commands: VecDeque<Need>,
     pub(super) data_pages: VecDeque<Need>,
-    /// Who holds up all others.
+    /// The need that holds up all others.
     pub(super) held: Option<Need>,
     pub(super) is_pages_turn: bool,
-    /// The command that is accepted next waits here.
+    /// Whether the command that is accepted next waits here.
     pub(super) admit_waits: bool,
     /// The translation page that was counted last for it.
     pub(super) admit_counted: u32,
-    /// How far its deallocation is, from which unit on.
+    /// The unit from which on its deallocation has not been accepted.
     pub(super) trim_next: Option<u64>,
 }
 
-/// No page was counted yet.
+/// No page has been counted yet.
 pub(super) const UNCOUNTED: u32 = NONE;
 
 fn count(bits: Option<&[u64]>) -> u32 {
@@ -141,7 +141,7 @@ fn count(bits: Option<&[u64]>) -> u32 {
 }
 
 impl MapCache {
-    /// Nothing is mapped and nothing cached.
+    /// Returns an empty cache of an empty map.
     pub(super) fn new(config: &DeviceConfig, geometry: &Geometry) -> Self {
         let absent = MapPage {
             place: None,
@@ -198,7 +198,7 @@ impl MapCache {
         first..(first + self.entries).min(self.units)
     }
 
-    /// Numbers of all pages.
+    /// Numbers of all translation pages.
     pub(super) fn page_numbers(&self) -> std::ops::Range<u32> {
         0..self.pages.len() as u32
     }
@@ -220,13 +220,13 @@ impl MapCache {
         self.stay(page) == Stay::Cached
     }
 
-    /// Whether a unit of the page may be somewhere: the directory says that without a look-up.
+    /// Whether a unit of the page may be mapped; the directory answers that without a look-up.
     pub(super) fn may_hold(&self, page: u32) -> bool {
         let state = &self.pages[page as usize];
         state.place.is_some() || state.changes > 0 || state.leaving.is_some()
     }
 
-    /// Whether the page in the cache is as on the medium.
+    /// Whether the page in the cache is the same as on the medium.
     pub(super) fn is_clean(&self, page: u32) -> bool {
         self.pages[page as usize].changes == 0
     }
@@ -239,7 +239,7 @@ impl MapCache {
         self.used < self.capacity
     }
 
-    /// Pages that are being written to make room.
+    /// Number of pages that are being written to make room.
     pub(super) fn leaving(&self) -> u32 {
         self.leaving
     }
@@ -250,7 +250,7 @@ impl MapCache {
         self.is_crowded
     }
 
-    /// Whether somebody waits for a translation page, and nothing is under way that ends it; for audits.
+    /// Whether a need waits for a translation page although nothing is under way that could serve it; for audits.
     pub(super) fn is_stuck(&self) -> bool {
         let waits = !self.commands.is_empty()
             || !self.data_pages.is_empty()
@@ -259,7 +259,7 @@ impl MapCache {
         waits && self.loading == 0 && self.leaving == 0
     }
 
-    /// The place of a unit changed. True if changes that are late have become too many.
+    /// Notes that the place of a unit changed. Returns true if that made too many changes late.
     pub(super) fn note_change(&mut self, lpn: Lpn) -> bool {
         let number = self.page_of(lpn);
         let bit = lpn.0 - u64::from(number) * self.entries;
@@ -288,12 +288,12 @@ impl MapCache {
         false
     }
 
-    /// Half of the late changes are gone: whoever waited for that goes on. True once.
+    /// Whether half of the late changes are gone, so that what waited for that can proceed. Returns true once.
     pub(super) fn is_relieved(&mut self) -> bool {
         self.is_crowded && self.late <= self.late_max / 2 && std::mem::take(&mut self.is_crowded)
     }
 
-    /// A page with late changes, the first that got one.
+    /// The page whose changes have been late for the longest time.
     pub(super) fn next_late(&mut self) -> Option<u32> {
         while let Some(page) = self.late_pages.front().copied() {
             let state = &self.pages[page as usize];
@@ -305,7 +305,7 @@ impl MapCache {
         None
     }
 
-    /// A page begins to be read; there is room.
+    /// A page begins to be read. There must be room.
     pub(super) fn begin_load(&mut self, page: u32) {
         debug_assert!(self.has_room() && self.stay(page) == Stay::Absent);
         self.pages[page as usize].stay = Stay::Loading;
@@ -313,7 +313,7 @@ impl MapCache {
         self.loading += 1;
     }
 
-    /// A page is in the cache.
+    /// A page has come into the cache.
     pub(super) fn end_load(&mut self, page: u32) {
         let state = &mut self.pages[page as usize];
         debug_assert_eq!(state.stay, Stay::Loading);
@@ -329,7 +329,7 @@ impl MapCache {
         (self.head != NONE).then_some(self.head)
     }
 
-    /// Drops a page that is as on the medium.
+    /// Drops a page that is the same as on the medium.
     pub(super) fn drop_page(&mut self, page: u32) {
         debug_assert!(self.is_cached(page) && self.is_clean(page));
         self.unlink(page);
@@ -347,7 +347,7 @@ impl MapCache {
         self.leaving += 1;
     }
 
-    /// It is written.
+    /// The write of a page has ended.
     pub(super) fn end_leave(&mut self, page: u32) {
         let state = &mut self.pages[page as usize];
         debug_assert_eq!(state.stay, Stay::Leaving);
@@ -360,7 +360,7 @@ impl MapCache {
         self.used -= 1;
     }
 
-    /// The page on the medium is as the device knows it.
+    /// Forgets the changes of a page: the page on the medium has the newest entries.
     pub(super) fn forget_changes(&mut self, page: u32) {
         let state = &mut self.pages[page as usize];
         if state.stay != Stay::Cached {
@@ -369,7 +369,7 @@ impl MapCache {
         (state.changed, state.changes) = (None, 0);
     }
 
-    /// Units whose entry on the medium may be an older one.
+    /// Units whose entry on the medium may be outdated.
     pub(super) fn changed(&self, page: u32) -> impl Iterator<Item = Lpn> + '_ {
         let state = &self.pages[page as usize];
         let first = u64::from(page) * self.entries;
@@ -387,7 +387,7 @@ impl MapCache {
         self.area.owner(at).is_some_and(|page| self.page(page).place == Some(geometry.ppa(at, 0)))
     }
 
-    /// A checkpoint names every place.
+    /// A checkpoint names the places of all pages.
     pub(super) fn all_named(&mut self) {
         self.pages.iter_mut().for_each(|page| page.is_named = page.place.is_some());
     }
@@ -426,7 +426,7 @@ impl MapCache {
         }
     }
 
-    /// For people.
+    /// Describes the state for a human reader.
     pub(super) fn describe(&self) -> String {
         format!(
             "{} of {} pages in the cache, {} leave it, {} commands and {} pages of data wait, {} changes are late, {}",

@@ -1,12 +1,12 @@
-//! Translation pages on the medium (DFTL): how they come into the cache and leave it, and the collection of their blocks.
+//! Translation pages on the medium (DFTL): their reads, their writes, and GC of their blocks.
 //!
-//! Place in the data flow: [`super::look_up`] asks for pages and for room. What the directory says of a page goes into the map log
-//! ([`super::log`]) when the page has been programmed, so a durable record names a whole page.
+//! Place in the data flow: [`super::look_up`] asks for pages and for room. The directory entry of a page goes into the map log
+//! ([`super::log`]) when the page has been programmed, so a durable record names a complete page.
 //!
 //! Invariants:
 //! 1. The place that a page gives up stays valid until the record of the new one is durable.
-//! 2. What a collection has moved is named at one moment, in one group of the log: a cut leaves the victim or the copies, and never
-//!    costs both a block.
+//! 2. The pages that a collection has moved are named together, in one group of the log: a power cut leaves the victim or the
+//!    copies, and never costs both a block.
 //! 3. A block is erased when nothing in it is valid and nothing is being read from it.
 
 use super::ftl::{Cx, PageFtl};
@@ -21,18 +21,18 @@ use flashweir_ftl::map_page::{Entry, MapPageImage, decode, encode};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Reads of one victim that are under way at the same time.
+/// Most reads of one victim that are under way at the same time.
 const READS_MAX: u32 = 4;
 
 impl PageFtl {
-    /// What a translation page has to say of a unit.
+    /// The entry of a unit for its translation page.
     pub(super) fn entry(&self, cx: &Cx, lpn: Lpn) -> Entry {
         let ppa = self.buffer.durable(self.map.get(lpn))?;
         let (_, seq) = cx.flash.media.oob(ppa)?;
         Some((ppa, seq))
     }
 
-    /// The content of a translation page as it would be written now.
+    /// The content of a translation page if it were written now.
     pub(super) fn map_image(&self, cx: &Cx, cache: &MapCache, page: u32, number: u64) -> Option<Arc<[u8]>> {
         cx.flash.media.tracks_contents().then(|| {
             let entries = cache.units_of(page).map(|unit| self.entry(cx, Lpn(unit))).collect();
@@ -46,7 +46,7 @@ impl PageFtl {
         cx.given((kind, class), at, bytes, (Purpose::Metadata, job))
     }
 
-    /// Brings a page into the cache, which has room. True if it is there at once, because it was never written.
+    /// Brings a page into the cache, which has room. Returns true if it is there at once, because it was never written.
     pub(super) fn load(&mut self, cx: &mut Cx, page: u32) -> bool {
         let cache = self.map_cache();
         cache.begin_load(page);
@@ -71,10 +71,10 @@ impl PageFtl {
         self.collect_map(cx);
     }
 
-    /// Holds what was read against the array of all words: what did not change since must be the same.
+    /// Checks a page that was read against the array of all words: entries that did not change since must be the same.
     fn check_map_page(&self, cx: &mut Cx, at: PageAddr, page: u32) {
         let Some(image) = map_page_at(&cx.flash.media, &cx.geometry, at) else {
-            // A store lost it. What the device knows is right; a recovery would miss it.
+            // The store lost the page. The map in memory is still right, but a recovery would miss the page.
             cx.metrics.uncorrectable_reads += 1;
             return;
         };
@@ -100,7 +100,7 @@ impl PageFtl {
         self.issue_map_writes(cx);
     }
 
-    /// Gives pages to writes that wait for one.
+    /// Gives flash pages to writes that wait for one.
     fn issue_map_writes(&mut self, cx: &mut Cx) {
         while let Some(&write) = self.map_cache().area.waiting.front() {
             let Some(at) = self.map_cache().area.take_page() else { break };
@@ -120,7 +120,7 @@ impl PageFtl {
         cx.push(op, &mut self.space);
     }
 
-    /// What a write of a translation page puts on the medium.
+    /// The unit that a write of a translation page puts on the medium.
     pub(super) fn map_write_image(&self, write: u32) -> UnitImage {
         let cache = self.map_cache.as_ref().expect("the map is cached on demand");
         let write = cache.writes.get(write);
@@ -153,7 +153,7 @@ impl PageFtl {
         self.collect_map(cx);
     }
 
-    /// From now on the directory names this place of a page; a record says so.
+    /// From now on the directory names this place of a page; adds a record of it to the log.
     pub(super) fn name_map_page(&mut self, cx: &mut Cx, page: u32, number: u64, at: PageAddr) {
         let ppa = cx.geometry.ppa(at, 0);
         let cache = self.map_cache();
@@ -174,7 +174,7 @@ impl PageFtl {
         }
     }
 
-    /// Records are durable that name newer places of translation pages: nobody needs these.
+    /// The records of newer places are durable, so the old places of translation pages are not needed any more.
     pub(super) fn forget_old_map_pages(&mut self, cx: &mut Cx, olds: Vec<Ppa>) {
         if olds.is_empty() {
             return;
@@ -185,7 +185,7 @@ impl PageFtl {
         self.issue_map_writes(cx);
     }
 
-    /// Goes on with the collection of blocks of translation pages, or begins one if free blocks are few.
+    /// Continues GC of the blocks of translation pages, or begins it if few blocks are free.
     fn collect_map(&mut self, cx: &mut Cx) {
         let area = &mut self.map_cache().area;
         if area.collection.is_none() {
@@ -259,7 +259,7 @@ impl PageFtl {
             };
             let number = cache.page(page).number;
             let write = cache.writes.insert(MapWrite { page, number, image, source: Some(ppa) });
-            let at = cache.area.take_page_for_copy().expect("collection has a block in reserve");
+            let at = cache.area.take_page_for_copy().expect("GC has a block in reserve");
             cache.area.collection.as_mut().expect("a victim is read").moves += 1;
             let op = Self::map_op(cx, (OpKind::Program, Class::Meta), at, Job::MapWrite(write));
             cx.push(op, &mut self.space);
@@ -276,7 +276,7 @@ impl PageFtl {
     }
 }
 
-/// The translation page that a page of the medium holds, if it can be read and holds one.
+/// The translation page in a page of the medium, if that can be read and holds one.
 pub(super) fn map_page_at(media: &Media, geometry: &Geometry, at: PageAddr) -> Option<MapPageImage> {
     match media.payload(geometry.ppa(at, 0))? {
         Payload::Bytes(bytes) => decode(&bytes),

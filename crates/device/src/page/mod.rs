@@ -1,18 +1,18 @@
-//! The page-mapped firmware: a map of every mapping unit, a write buffer, write frontiers, collection, a map log.
+//! The page-mapped firmware: a map of every mapping unit, a write buffer, write frontiers, GC, and a map log.
 //!
-//! The way of a write: [`accept`] puts it into the [`buffer`], [`destage`] onto pages, the machine programs them where
-//! [`frontier`] has room, [`programmed`] makes them durable and the map name them. [`read`] finds the newest version; [`gc`]
-//! makes room; [`log`] makes deallocations durable; [`order`] keeps epochs; where the map is on the medium, [`look_up`] finds its
-//! pages in a cache and [`map_pages`] moves them; [`flush`] and [`range_flush`] wait for what they
-//! cover; [`scan`] and [`recover`] come after a power cut.
+//! The path of a write: [`accept`] puts it into the [`buffer`], [`destage`] onto pages, the machine programs these where
+//! [`frontier`] has room, and [`programmed`] makes them durable and enters them in the map. [`read`] finds the newest version;
+//! [`gc`] makes room; [`log`] makes deallocations durable; [`order`] keeps epochs; where the map is on the medium, [`look_up`]
+//! finds its pages in a cache and [`map_pages`] moves them; [`flush`] and [`range_flush`] wait for what they cover; [`scan`] and
+//! [`recover`] run after a power cut.
 //!
-//! Whoever sets something free notes in [`work`] who may go on because of it, and [`drain`] lets them.
+//! Code that makes other work possible notes it in [`work`], and [`drain`] does that work.
 //!
 //! Invariants: a write is visible to reads from its acceptance on; the old place of a page stays valid until the new version is
-//! programmed, and until the record is logged if it was deallocated (contract §7.1).
+//! programmed, and until the record is logged if the page was deallocated (contract §7.1).
 //!
-//! What is data (`buffer`, `tags`, `collection`, `pending`, `frontier`, `work`, `map_cache`, `map_area`) imports no sibling that acts; what
-//! acts imports [`ftl`], where all of it is put together.
+//! Modules of data (`buffer`, `tags`, `collection`, `pending`, `frontier`, `work`, `map_cache`, `map_area`) import no sibling that
+//! acts; modules that act import [`ftl`], where all of the state is put together.
 
 mod accept;
 mod audit;

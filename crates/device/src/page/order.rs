@@ -33,7 +33,7 @@ use flashweir_ftl::recovery::{MEMBERS_MAX, Member, UNKNOWN_DISTANCE};
 use std::collections::BTreeSet;
 
 impl PageFtl {
-    /// Refuses a command of a stream that lost a member, from where it stands; false if there is nothing against it.
+    /// Refuses a command of a stream that lost a member, and takes it out of its turn; returns false if the command is not refused.
     pub(super) fn refuse_failed(&mut self, cx: &mut Cx, at: u32) -> bool {
         let Some(id) = cx.stream_of(at) else { return false };
         if !self.orders.streams.get(&id).is_some_and(|stream| stream.failed) {
@@ -56,10 +56,10 @@ impl PageFtl {
         }
         let of = stream.and_then(|stream| self.orders.streams.get(&stream));
         let (open, depends) = of.map_or((1, false), |of| (of.open, of.epochs.len() > 1));
-        // A range flush of an orderless version's owner must not wait for what an ordered one depends on.
+        // A range flush for the owner of an orderless version must not wait for what an ordered version depends on.
         let independent = !depends || self.buffer.owners(slot).is_empty();
         match (old.member, stream) {
-            // Who waits for a version that is held back waits for this one.
+            // A command that waits for a version that is held back waits for this very version.
             _ if old.state == SlotState::Held && self.is_awaited(slot) => false,
             (_, None) => true,
             (None, Some(_)) => independent,
@@ -80,7 +80,7 @@ impl PageFtl {
             || self.flushes.iter().any(|flush| flush.upto >= version.seq)
     }
 
-    /// The version that was just written over another one in place takes over or takes a place in an epoch.
+    /// A version was just written in place over another one: it takes over the place in an epoch, or takes one.
     pub(super) fn replace_member(&mut self, cx: &mut Cx, slot: u32, stream: Option<StreamId>) {
         let old = self.buffer.slot(slot).member;
         match (old, stream) {
@@ -89,7 +89,7 @@ impl PageFtl {
                 self.forget_stuck(slot);
                 self.buffer.slot_mut(slot).orderless = true;
                 self.buffer.unhold(slot);
-                // Somebody waits for its epoch, which cannot be complete without it.
+                // A command waits for its epoch, which cannot be complete without it.
                 if self.orders.streams[&id].wanted >= epoch {
                     self.place(cx, slot, true);
                 }
@@ -112,7 +112,7 @@ impl PageFtl {
         }
     }
 
-    /// A version joins the open epoch of its stream.
+    /// Makes a version a member of the open epoch of its stream.
     pub(super) fn join(&mut self, cx: &mut Cx, slot: u32, id: StreamId) {
         let seq = self.buffer.slot(slot).seq;
         let epoch = self.add_member(id, seq);
@@ -137,7 +137,7 @@ impl PageFtl {
         stream.open
     }
 
-    /// In-order write-back: a version whose turn has not come is held back.
+    /// In-order write-back: holds back a version whose turn has not come.
     fn hold_back(&mut self, cx: &mut Cx, slot: u32) {
         let version = self.buffer.slot(slot);
         let Some((id, epoch)) = version.member else { return };
@@ -149,7 +149,7 @@ impl PageFtl {
         }
     }
 
-    /// What the out-of-band area of a version says about its epoch.
+    /// The out-of-band data of a version about its epoch.
     pub(super) fn member_of(&self, cx: &Cx, slot: u32) -> Option<Member> {
         let version = self.buffer.slot(slot);
         let (stream, epoch) = version.member?;
@@ -169,14 +169,14 @@ impl PageFtl {
         Member { stream: id, epoch, previous, distance, orderless: false }
     }
 
-    /// A deallocation joins the open epoch of its stream; recovery counts its record.
+    /// Makes a deallocation a member of the open epoch of its stream; recovery counts its record.
     pub(super) fn join_trim(&mut self, cx: &mut Cx, id: StreamId, seq: u64) -> Option<Member> {
         let epoch = self.add_member(id, seq);
         self.orders.streams.entry(id).or_default().epoch(epoch).trims.push(seq);
         (self.orders.policy == PersistPolicy::InOrderRecovery).then(|| self.member_at(cx, id, epoch))
     }
 
-    /// Whether all epochs before the open one are stable, so that a deallocation may join it; otherwise they are hastened.
+    /// Whether all epochs before the open one are stable, so that a deallocation may join it; otherwise hastens them.
     pub(super) fn may_trim(&mut self, cx: &mut Cx, id: StreamId) -> bool {
         let stream = self.orders.streams.entry(id).or_default();
         if stream.together(stream.open - 1) == stream.open {
@@ -193,7 +193,7 @@ impl PageFtl {
         self.orders.streams[&id].epochs.len() == 1 || cx.has_planted(PlantedBug::BarrierIgnored)
     }
 
-    /// A command of a stream is in: if it is a barrier, the epoch ends.
+    /// A command of a stream has been accepted: if it is a barrier, the epoch ends.
     pub(super) fn end_of_command(&mut self, cx: &mut Cx, at: u32) {
         let Some(id) = cx.stream_of(at) else { return };
         if cx.front.commands.get(at).command.order == Some(Order::Barrier) {
@@ -224,16 +224,16 @@ impl PageFtl {
         }
     }
 
-    /// Ends the open epoch of every stream, which only strengthens what is promised: a transaction is complete with it,
-    /// and a checkpoint need not wait for a host that is done.
+    /// Ends the open epoch of every stream, which only strengthens what is promised: a transaction is complete with it, and a
+    /// checkpoint need not wait for a host that sends no further barrier.
     pub(super) fn close_epochs(&mut self, cx: &mut Cx) {
         for id in self.orders.streams.keys().copied().collect::<Vec<_>>() {
             self.close_epoch(cx, id);
         }
     }
 
-    /// Somebody waits for the epochs of a stream before `epoch`: what of them may be written is written first. Returns their
-    /// versions that are not on the medium.
+    /// A command waits for the epochs of a stream before `epoch`: those of their versions that may be written are written first.
+    /// Returns their versions that are not on the medium.
     fn demand(&mut self, cx: &mut Cx, id: StreamId, epoch: u32) -> Vec<u32> {
         let Some(stream) = self.orders.streams.get_mut(&id) else { return Vec::new() };
         stream.wanted = stream.wanted.max(epoch - 1);
@@ -256,7 +256,8 @@ impl PageFtl {
         slots
     }
 
-    /// What the version in a slot depends on becomes urgent, itself not. A transaction is complete with its whole epoch.
+    /// Makes urgent what the version in a slot depends on, but not the version itself. A transaction is complete only with its
+    /// whole epoch.
     pub(super) fn demand_closure(&mut self, cx: &mut Cx, slot: u32) -> Vec<u32> {
         let version = self.buffer.slot(slot);
         let Some((id, epoch)) = version.member.filter(|_| !version.orderless) else { return Vec::new() };
@@ -272,7 +273,7 @@ impl PageFtl {
         self.demand(cx, id, last + 1)
     }
 
-    /// Somebody waits for everything.
+    /// A command waits for everything that was accepted.
     pub(super) fn demand_all(&mut self, cx: &mut Cx) {
         if self.orders.policy == PersistPolicy::Transactional {
             self.close_epochs(cx);
@@ -287,7 +288,7 @@ impl PageFtl {
         }
     }
 
-    /// Ends all epochs and hastens what they lack, so that what they keep of the medium becomes free.
+    /// Ends all epochs and hastens what they lack, so that the superseded units that they keep on the medium become free.
     pub(super) fn complete_epochs(&mut self, cx: &mut Cx) {
         self.close_epochs(cx);
         let mut hastened = Vec::new();
@@ -301,7 +302,7 @@ impl PageFtl {
         self.settle_all();
     }
 
-    /// Lets all streams go on as far as they can.
+    /// Puts all streams on the work list.
     pub(super) fn settle_all(&mut self) {
         for id in self.orders.streams.keys().copied().collect::<Vec<_>>() {
             self.work.settle(id);
@@ -322,7 +323,7 @@ impl PageFtl {
         }
     }
 
-    /// The version in a slot is on the medium at `ppa` and not stable.
+    /// Keeps the version in a slot, which is on the medium at `ppa` and not stable.
     pub(super) fn keep(&mut self, slot: u32, ppa: Ppa) {
         self.buffer.programmed(slot, ppa);
         self.orders.kept.insert(ppa, Kept::Slot(slot));
@@ -334,7 +335,7 @@ impl PageFtl {
         stream.epoch(epoch).left -= 1;
     }
 
-    /// Goes on with a stream: epochs that are complete become stable, and what waits for them.
+    /// Advances a stream: complete epochs become stable, and what waits for them proceeds.
     pub(super) fn settle(&mut self, cx: &mut Cx, id: StreamId) {
         let transactional = self.orders.policy == PersistPolicy::Transactional;
         if transactional {
@@ -350,7 +351,7 @@ impl PageFtl {
                 break;
             }
             let epoch = stream.epochs.pop_front().expect("there are two");
-            // A deallocation may wait for it.
+            // A deallocation may wait for this epoch.
             self.work.set(Due::Admit);
             self.orders.counted -= epoch.counted.len();
             for ppa in epoch.counted {
@@ -381,7 +382,7 @@ impl PageFtl {
         self.work.set(Due::Flushes);
     }
 
-    /// Makes stable what is on the medium of an epoch.
+    /// Makes stable the versions of an epoch that are on the medium.
     fn stabilise(&mut self, cx: &mut Cx, slots: &[u32], id: StreamId, epoch: u32) {
         for &slot in slots {
             let version = self.buffer.slot(slot);
@@ -394,7 +395,7 @@ impl PageFtl {
         }
     }
 
-    /// Transactional: a record says which epochs are complete.
+    /// Transactional: adds a record of the epochs that are complete.
     fn record_ready(&mut self, cx: &mut Cx, id: StreamId) {
         let Some(stream) = self.orders.streams.get_mut(&id) else { return };
         let ready = stream.ready();
@@ -409,7 +410,7 @@ impl PageFtl {
         }
     }
 
-    /// These records are durable: all epochs of a stream up to one are complete.
+    /// These records are durable: all epochs up to the recorded one of each stream are complete.
     pub(super) fn records_durable(&mut self, recorded: &[(StreamId, u32)]) {
         for (id, epoch) in recorded {
             if let Some(stream) = self.orders.streams.get_mut(id) {
@@ -418,7 +419,7 @@ impl PageFtl {
         }
     }
 
-    /// The log went on: deallocations that are durable count, and streams go on.
+    /// The log has advanced: counts the deallocations that are durable, and lets streams proceed.
     pub(super) fn orders_advanced(&mut self) {
         let durable = self.log.durable_trims();
         for stream in self.orders.streams.values_mut() {
@@ -431,7 +432,7 @@ impl PageFtl {
         self.settle_all();
     }
 
-    /// A checkpoint is about to be made: it says which epochs are complete.
+    /// A checkpoint is about to be made, which records the complete epochs.
     pub(super) fn note_complete_epochs(&mut self) {
         let counts = self.orders.counts();
         for stream in self.orders.streams.values_mut() {
@@ -442,7 +443,7 @@ impl PageFtl {
         }
     }
 
-    /// Blocks that hold members of which recovery after a checkpoint must know: it may not vouch for them.
+    /// Blocks with members that recovery has to find after a checkpoint, which therefore must not vouch for them.
     pub(super) fn blocks_with_members(&self, cx: &Cx, horizon: u64) -> Vec<BlockId> {
         if self.orders.streams.is_empty() || cx.has_planted(PlantedBug::MembersVouched) {
             return Vec::new();
@@ -451,8 +452,8 @@ impl PageFtl {
         cx.flash.blocks.ids().filter(has).collect()
     }
 
-    /// Whether a block about to be erased may hold the last copy of a member of a complete epoch of which no record says
-    /// so. Then one is made; the caller waits for the log.
+    /// Whether a block that is about to be erased may hold the last copy of a member of a complete epoch that no durable record
+    /// names as complete. Then adds the record; the caller waits for the log.
     pub(super) fn needs_record(&mut self, cx: &mut Cx, block: BlockId) -> bool {
         if !self.orders.counts() || !cx.keeps_metadata() || cx.has_planted(PlantedBug::WatermarkUnrecorded) {
             return false;
@@ -480,7 +481,7 @@ impl PageFtl {
         !streams.is_empty()
     }
 
-    /// Whether a unit that nobody needs any more must stay, because recovery counts it; it is kept then.
+    /// Whether a unit that is otherwise not needed must stay, because recovery counts it; then marks it as kept.
     pub(super) fn keep_for_count(&mut self, cx: &mut Cx, ppa: Ppa) -> bool {
         if !self.orders.counts() || cx.has_planted(PlantedBug::SupersededForgotten) {
             return false;
@@ -497,7 +498,7 @@ impl PageFtl {
         counts
     }
 
-    /// Collection has copied a unit that is kept; false if it is not kept any more.
+    /// GC has copied a unit that is kept; returns false if it is not kept any more.
     pub(super) fn move_kept(&mut self, source: Ppa, copy: Ppa) -> bool {
         let Some(kept) = self.orders.kept.remove(&source) else { return false };
         self.orders.kept.insert(copy, kept);
@@ -513,16 +514,16 @@ impl PageFtl {
         true
     }
 
-    /// The version in a slot is lost too, or an orderless one took its place.
+    /// The version in a slot is lost too, or was replaced by an orderless one: it is not counted as stuck any more.
     pub(super) fn forget_stuck(&mut self, slot: u32) {
         self.orders.stuck -= u32::from(std::mem::take(&mut self.buffer.slot_mut(slot).stuck));
     }
 
-    /// A member was lost: nothing of later epochs of its stream ever becomes stable, and who waits for it is told.
+    /// A member was lost: no version of a later epoch of its stream ever becomes stable, and commands that wait for one fail.
     pub(super) fn fail_stream(&mut self, cx: &mut Cx, (id, epoch): (StreamId, u32)) {
         let Some(stream) = self.orders.streams.get_mut(&id) else { return };
         stream.failed = true;
-        // A transaction fails as a whole, and with it what counts together with it.
+        // A transaction fails as a whole, together with the epochs that count together with it.
         let first = match self.orders.policy {
             PersistPolicy::Transactional => {
                 (stream.base()..=epoch).find(|number| stream.together(*number) >= epoch).unwrap_or(epoch)

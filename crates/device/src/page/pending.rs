@@ -1,21 +1,21 @@
-//! Who waits for what to become durable.
+//! Flushes that wait, and deallocations whose records are not durable.
 
 use super::tags::Owners;
 use flashweir_ftl::recovery::TrimRecord;
 
-/// A FLUSH that waits.
+/// A FLUSH or range flush that waits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PendingFlush {
     pub(super) command: u32,
-    /// It covers every version up to this sequence number; 0 of a range flush, which waits for chosen ones.
+    /// A FLUSH covers every version up to this sequence number; 0 for a range flush, which waits for chosen versions.
     pub(super) upto: u64,
-    /// Units that are not durable yet.
+    /// Number of units that are not durable yet.
     pub(super) units_left: u32,
-    /// It waits for the log up to this sequence number; 0 is not at all.
+    /// Sequence number up to which records of deallocations have to be durable; 0 if it does not wait for the log.
     pub(super) trims_upto: u64,
 }
 
-/// A deallocation whose record is not durable, and what owns it: its own tags, and those of versions that it dropped.
+/// A deallocation whose record is not durable, and its owners: its own tags, and those of versions that it dropped.
 #[derive(Clone, Debug)]
 pub(super) struct VolatileTrim {
     pub(super) record: TrimRecord,

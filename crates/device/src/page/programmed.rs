@@ -1,7 +1,6 @@
-//! Programs that have ended: what is on the medium, and when that makes it durable.
+//! Programs that have ended: their effect on the medium, and when that makes versions durable.
 //!
-//! Invariant: the old place of a page becomes invalid when the new version is programmed, not when it is
-//! accepted (contract §7.1).
+//! Invariant: the old place of a page becomes invalid when the new version is programmed, not when it is accepted (contract §7.1).
 
 use super::buffer::{Place, SlotState, Superseded};
 use super::content::LOST;
@@ -20,7 +19,7 @@ use flashweir_ftl::recovery::Member;
 use flashweir_ftl::{BlockId, MapWord, PlaneId};
 
 impl PageFtl {
-    /// A page of host data or of survivors has been programmed, or has failed.
+    /// The program of a page of host data or of GC survivors has ended or failed.
     pub(super) fn page_done(&mut self, cx: &mut Cx, op: &NandOp, page: u32) {
         if self.space.pages[page as usize].frontier == Frontier::User {
             self.space.queued_pages -= 1;
@@ -44,7 +43,7 @@ impl PageFtl {
         self.page_ended(cx, op);
     }
 
-    /// What a program does to the medium.
+    /// Applies a program to the medium, and counts it.
     pub(super) fn program_page(&mut self, cx: &mut Cx, page: u32, at: PageAddr) {
         let opened = self.space.opened(at.block);
         let write = &self.space.pages[page as usize];
@@ -66,7 +65,7 @@ impl PageFtl {
         }
     }
 
-    /// What a unit of a page write says about its epoch; a copy says what its source says.
+    /// The out-of-band data of a unit about its epoch; a copy has the same data as its source.
     fn member_image(&self, cx: &Cx, write: &PageWrite, unit: &PageUnit) -> Option<Member> {
         match write.frontier {
             Frontier::User => self.member_of(cx, unit.slot),
@@ -74,7 +73,7 @@ impl PageFtl {
         }
     }
 
-    /// Appends what the page write `page` puts on the medium.
+    /// Appends the units that the page write `page` puts on the medium.
     pub(super) fn page_images(&self, cx: &Cx, page: u32, images: &mut Vec<UnitImage>) {
         let write = &self.space.pages[page as usize];
         let image = |unit: &PageUnit| {
@@ -106,7 +105,7 @@ impl PageFtl {
         self.log.add_summary(block, self.space.opened(block), units);
     }
 
-    /// After a program: closes the block if it is full, and makes durable what its word line held.
+    /// After a program: closes the block if it is full, and makes durable the pages whose word line is complete.
     fn page_ended(&mut self, cx: &mut Cx, op: &NandOp) {
         let last = op.at.page + 1 == cx.geometry.pages_per_block;
         let cell = cx.config.timing.cell;
@@ -159,7 +158,7 @@ impl PageFtl {
         self.page_ended(cx, op);
     }
 
-    /// Sees to it that all incomplete word lines are completed.
+    /// Makes sure that all incomplete word lines are completed.
     pub(super) fn demand_wordlines(&mut self, cx: &mut Cx) {
         if !cx.config.faults.paired_page_loss {
             return;
@@ -170,7 +169,7 @@ impl PageFtl {
         }
     }
 
-    /// Word lines that hold these versions are completed if nothing else completes them.
+    /// Completes the word lines that hold these versions, if nothing else will.
     pub(super) fn demand_wordlines_of(&mut self, cx: &mut Cx, slots: &[u32]) {
         if !cx.config.faults.paired_page_loss {
             return;
@@ -186,7 +185,7 @@ impl PageFtl {
         }
     }
 
-    /// Completes a word line by filler if somebody waits for its pages and nothing else comes.
+    /// Completes a word line with filler if a command or GC waits for its pages and no other program will complete it.
     pub(super) fn complete_wordline(&mut self, cx: &mut Cx, plane: PlaneId, stream: usize, demanded: bool) {
         let held = &self.open_wordlines[plane.0 as usize][stream];
         let mut frontiers =
@@ -209,7 +208,7 @@ impl PageFtl {
             return;
         }
         let frontier = if stream == Frontier::Gc as usize { Frontier::Gc } else { Frontier::User };
-        // A shared frontier goes on as collection's, which may use the last blocks.
+        // Filler on a frontier that GC shares goes on as a program of GC, which may use the last free blocks.
         let collects = held.iter().any(|page| self.space.pages[*page as usize].frontier == Frontier::Gc);
         let frontier = if collects { Frontier::Gc } else { frontier };
         cx.flash.machine.push(NandOp {
@@ -264,8 +263,8 @@ impl PageFtl {
         Some(stream)
     }
 
-    /// The version in a slot is on the medium, and no cut makes recovery discard it. `kept` is whether its place is
-    /// marked valid already.
+    /// The version in a slot is on the medium, and no power cut makes recovery discard it. `kept` says whether its place is marked
+    /// valid already.
     pub(super) fn unit_stable(&mut self, cx: &mut Cx, slot: u32, ppa: Ppa, kept: bool) {
         let version = self.buffer.slot(slot);
         let (lpn, superseded, counts) = (version.lpn, version.superseded, version.member.is_some());
@@ -288,7 +287,7 @@ impl PageFtl {
         self.buffer.release(slot);
     }
 
-    /// Whoever waits for the version in a slot waits no longer: it is safe, or it is lost by this `error`.
+    /// Ends the wait of all commands for the version in a slot: it is safe, or it is lost with this `error`.
     pub(super) fn stop_waiting(&mut self, cx: &mut Cx, slot: u32, error: Option<DeviceError>) {
         let version = self.buffer.slot_mut(slot);
         let (seq, waiter, stuck) = (version.seq, version.waiter.take(), version.stuck);
@@ -311,7 +310,7 @@ impl PageFtl {
         }
     }
 
-    /// Makes `ppa` the durable place of `lpn`, of which `slot` held this version.
+    /// Makes `ppa` the durable place of `lpn`; `slot` held the version.
     fn install(&mut self, cx: &mut Cx, lpn: Lpn, slot: u32, ppa: Ppa) {
         let mut old = std::mem::replace(&mut self.buffer.slot_mut(slot).under, MapWord::Unmapped);
         loop {
@@ -333,8 +332,7 @@ impl PageFtl {
         self.place_changed(lpn);
     }
 
-    /// Replaces one word of a page's chain: the map's own, or what lies under a newer version. Says whether
-    /// it was there.
+    /// Replaces one word in a page's chain: the map's own word, or the one under a newer version. Returns whether `old` was found.
     pub(super) fn replace_word(&mut self, lpn: Lpn, old: MapWord, new: MapWord) -> bool {
         let mut word = self.map.get(lpn);
         if word == old {

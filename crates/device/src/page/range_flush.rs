@@ -1,13 +1,13 @@
 //! Range flush: a chosen part of the buffer becomes durable, and nothing else has to (range-flush §4).
 //!
-//! Invariants: a range flush completes when the versions that it selected, or newer ones of the same pages, can be
-//! recovered; it waits for nothing else. A version that it waits for is not overwritten in place, since it was chosen
-//! for writing (contract §6.8).
+//! Invariants: a range flush completes when the versions that it selected, or newer ones of the same pages, can be recovered; it
+//! waits for nothing else. A version for which it waits is not overwritten in place, since it was chosen for writing (contract
+//! §6.8).
 //!
-//! What it selects: of each page in its ranges the newest version; of each of its tags every version that carries it,
-//! also by union; and the volatile deallocations of these pages and tags, because a deallocation supersedes like a write.
+//! It selects: of each page in its ranges the newest version; of each of its tags every version that carries it, also by union; and
+//! the volatile deallocations of these pages and tags, because a deallocation supersedes a version as a write does.
 //!
-//! What a selected version of a stream depends on is made durable first ([`super::order`]).
+//! The versions on which a selected version of a stream depends are made durable first ([`super::order`]).
 //!
 //! Deliberately absent: closures over atomic groups, as this device has none.
 
@@ -24,9 +24,9 @@ use flashweir_core::command::{RangeFlush, Tag};
 use flashweir_core::{DeviceError, Lpn, Op};
 use flashweir_ftl::recovery::TrimRecord;
 
-/// What a range flush selects, in mapping units.
+/// The selection of a range flush, in mapping units.
 struct Selector<'a> {
-    /// Sorted and apart.
+    /// Ranges of units, sorted and without overlap.
     units: Vec<(u64, u64)>,
     tags: &'a [Tag],
 }
@@ -48,7 +48,7 @@ impl Selector<'_> {
 }
 
 impl PageFtl {
-    /// Accepts a range flush: what it selects becomes urgent.
+    /// Accepts a range flush: the versions that it selects become urgent.
     pub(super) fn accept_range_flush(&mut self, cx: &mut Cx, at: u32) {
         let Op::RFlush(flush) = &cx.front.commands.get(at).command.op else { unreachable!("a range flush") };
         let flush = flush.clone();
@@ -62,7 +62,7 @@ impl PageFtl {
             return;
         }
         cx.accept(at);
-        // Of a stream that lost a member, what came after it is never durable.
+        // In a stream that lost a member, later versions never become durable.
         let stuck = targets.iter().map(|slot| self.buffer.slot(*slot)).find(|version| version.stuck);
         if let Some((stream, _)) = stuck.and_then(|version| version.member) {
             cx.front.commands.get_mut(at).error = Some(DeviceError::StreamFailed(stream));
@@ -70,7 +70,7 @@ impl PageFtl {
         targets.retain(|slot| !self.buffer.slot(*slot).stuck);
         self.report_lost(cx, at, |unit, owners| selector.has(unit) || owners.match_any(selector.tags));
         if cx.is_protected() {
-            // All is safe already; what was asked for goes first when there is something to write.
+            // Everything is safe already; the selected versions go first when there is something to write.
             cx.metrics.range_units_closure += targets.len() as u64;
             targets.iter().for_each(|slot| self.buffer.hurry(*slot));
             cx.part_done(at);
@@ -104,12 +104,12 @@ impl PageFtl {
         }
     }
 
-    /// The range flush of a command that waits.
+    /// The pending range flush of a command.
     pub(super) fn range_flush(&mut self, command: u32) -> &mut PendingFlush {
         self.flushes.iter_mut().find(|flush| flush.command == command).expect("a range flush waits")
     }
 
-    /// The units that the ranges touch; a unit of which a part is selected is selected.
+    /// The units that the ranges touch; a unit is selected if a part of it is.
     fn units_of(&self, cx: &Cx, flush: &RangeFlush) -> Vec<(u64, u64)> {
         let span = |&(lba, blocks): &(_, u32)| Span::new(lba, blocks, &cx.geometry);
         let mut units: Vec<(u64, u64)> = flush
@@ -129,10 +129,10 @@ impl PageFtl {
         units
     }
 
-    /// The slots that a selector names, each once, in order of their acceptance.
+    /// The slots that a selector names, each once, in the order of their acceptance.
     fn selected(&self, selector: &Selector<'_>) -> Vec<u32> {
         let mut slots = Vec::new();
-        // Whichever is shorter: the pages of the ranges, or the versions in the buffer.
+        // Walks the shorter of the two: the pages of the ranges, or the versions in the buffer.
         let ordered = self.orders.is_used();
         if !ordered && selector.len() <= u64::from(self.buffer.used()) {
             for &(first, end) in &selector.units {
@@ -146,7 +146,7 @@ impl PageFtl {
                 }
             }
         } else {
-            // Of a stream also older ones: what they depend on is not what the newest depends on.
+            // In a stream older versions count as well, because they depend on other versions than the newest one.
             let counts = |slot: u32, version: &Slot| {
                 version.member.is_some() || self.map.get(version.lpn) == self.buffer.word(slot)
             };
@@ -157,7 +157,7 @@ impl PageFtl {
             slots.extend(wanted.map(|(slot, _)| slot));
         }
         for tag in selector.tags {
-            // A version that a durable one supersedes is as good as durable.
+            // A version that a durable one supersedes counts as durable.
             let counts = |slot: &u32| {
                 let version = self.buffer.slot(*slot);
                 version.superseded != Superseded::ByWrite || version.member.is_some()
@@ -169,7 +169,7 @@ impl PageFtl {
         slots
     }
 
-    /// The newest volatile deallocation that is selected, by its sequence number; 0 if none is.
+    /// Sequence number of the newest volatile deallocation that is selected; 0 if there is none.
     fn volatile_trim(&mut self, cx: &mut Cx, selector: &Selector<'_>) -> u64 {
         self.forget_durable_trims();
         if cx.has_planted(PlantedBug::RangeForgetsTrims) {
@@ -189,8 +189,8 @@ impl PageFtl {
         }
     }
 
-    /// A deallocation of what is deallocated already has no record of its own: it is durable when those of the same pages
-    /// are, so its owners own these as well.
+    /// A deallocation of pages that are already deallocated has no record of its own: it is durable when the earlier deallocations
+    /// of the same pages are, so its owners become owners of these as well.
     pub(super) fn own_volatile_trims(&mut self, first: u64, end: u64, owners: &Owners) {
         for trim in
             self.volatile_trims.iter_mut().filter(|trim| trim.first().max(first) < trim.end().min(end))
@@ -206,7 +206,7 @@ impl PageFtl {
         }
     }
 
-    /// Sees to it that a version is written before everything that nobody waits for.
+    /// Makes sure that a version is written before those for which no command waits.
     pub(super) fn hasten(&mut self, cx: &mut Cx, slot: u32) {
         match self.buffer.slot(slot).state {
             SlotState::Dirty => {
@@ -214,7 +214,7 @@ impl PageFtl {
                 self.place(cx, slot, true);
             }
             SlotState::Placed => {}
-            // Its turn comes with its epoch, or has come.
+            // It is written when its epoch's turn comes, or has been written.
             SlotState::Held | SlotState::Programmed(_) | SlotState::Free => return,
         }
         let page = self.buffer.slot(slot).page;

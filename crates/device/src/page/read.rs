@@ -12,7 +12,7 @@ use crate::geometry::PageAddr;
 use flashweir_core::{Address, DeviceError, Lpn, Payload, Ppa};
 
 impl PageFtl {
-    /// Looks up every unit; units of the same flash page are read once.
+    /// Looks up every unit; units on the same flash page are read together.
     pub(super) fn start_read(&mut self, cx: &mut Cx, at: u32) {
         let (lba, blocks) = range(&cx.front.commands.get(at).command.op).expect("a read has a range");
         let span = cx.span(lba, blocks);
@@ -33,7 +33,7 @@ impl PageFtl {
         }
     }
 
-    /// What was accepted and could not be written cannot be read.
+    /// Fails a read of a version that was accepted but could not be written.
     #[inline]
     fn note_lost_units(&self, cx: &mut Cx, at: u32, span: &Span) {
         if !self.lost.is_empty()
@@ -44,7 +44,7 @@ impl PageFtl {
         }
     }
 
-    /// Adds what these units hold now to what a read answers.
+    /// Adds the current contents of these units to the answer of a read.
     #[inline]
     pub(super) fn take_contents(&self, cx: &mut Cx, at: u32, first: u64, end: u64) {
         if !cx.flash.media.tracks_contents() {
@@ -52,7 +52,7 @@ impl PageFtl {
         }
         let data = (first..end).map(|unit| self.newest(cx, Lpn(unit)).unwrap_or_default());
         let data: Vec<Payload> = data.collect();
-        // A store may lose what the medium has: its own page checksum is what tells.
+        // A store may lose what the medium has, which its own checksum of the page reveals.
         if cx.flash.media.is_stored()
             && let Some(lost) = (first..).zip(&data).find(|(_, content)| **content == LOST)
         {
@@ -67,7 +67,7 @@ impl PageFtl {
         }
     }
 
-    /// Reads units of which it is known where they are; says how many parts the command waits for.
+    /// Reads units whose places are known; returns the number of parts for which the command waits.
     #[inline]
     pub(super) fn read_units(&mut self, cx: &mut Cx, at: u32, first: u64, end: u64) -> u32 {
         let mut parts = 0;

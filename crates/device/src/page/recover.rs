@@ -1,6 +1,7 @@
-//! The writing half of a recovery: survivors of planes that are short, and the checkpoint with which the new boot begins.
+//! The writing half of a recovery: the survivors of planes that are short of free blocks, and the checkpoint with which the new
+//! boot begins.
 //!
-//! Invariants: no step destroys what the fold needed before the new checkpoint is complete; a cut between or inside of the steps
+//! Invariants: no step destroys what the fold needed before the new checkpoint is complete; a power cut between or inside the steps
 //! leaves a medium from which recovery begins anew.
 
 use super::buffer::Place;
@@ -19,13 +20,13 @@ use flashweir_ftl::recovery::Fold;
 use flashweir_ftl::{BlockId, BlockState, MapWord, PlaneId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Plans what has to be written after what a scan finds.
+/// Plans the writes after a scan.
 pub(super) fn plan(mut scan: Scan<'_>) -> Plan<PageFtl> {
     scan.read_metadata();
     let (fold, checkpoint) = scan.fold();
     let group = scan.groups.keys().next_back().map_or(1, |last| last + 1);
     let nth_boot = scan.groups.values().map(|g| g.boot).max().unwrap_or(1) + 1;
-    // The newest complete checkpoint and its log stay until the new one is complete.
+    // The newest complete checkpoint and its log stay until the new checkpoint is complete.
     let live_region = checkpoint.map(|n| scan.groups[&n].region).unwrap_or(0);
     let target =
         if scan.has_planted(PlantedBug::RecoveryNotIdempotent) { live_region } else { live_region ^ 1 };
@@ -66,7 +67,7 @@ pub(super) fn plan(mut scan: Scan<'_>) -> Plan<PageFtl> {
     Plan { cx, firmware: ftl, steps, report }
 }
 
-/// Fills map and block account with what was found; every block that holds anything is closed.
+/// Fills the map and the account of blocks with what was found; every block that holds anything is closed.
 fn restore(ftl: &mut PageFtl, cx: &mut Cx, fold: &Fold) {
     for block in cx.flash.blocks.ids() {
         let erases = cx.flash.media.erases(block);
@@ -76,14 +77,14 @@ fn restore(ftl: &mut PageFtl, cx: &mut Cx, fold: &Fold) {
     }
     for mapping in fold.mappings() {
         ftl.map.replace(mapping.lpn, MapWord::Direct(mapping.ppa));
-        // Two pages have one place only where a planted bug brought an old place back.
+        // Two logical pages have the same place only if a planted bug brought back an old mapping.
         if cx.planted.is_none() || !cx.flash.blocks.is_valid(mapping.ppa) {
             cx.flash.blocks.set_valid(mapping.ppa);
         }
     }
 }
 
-/// Takes over where translation pages are; blocks with any are full, and the cache is empty.
+/// Takes over the places of translation pages; blocks that hold any are full, and the cache is empty.
 fn restore_map_pages(ftl: &mut PageFtl, cx: &Cx, directory: &BTreeMap<u32, (Ppa, u64)>, maps: u64) {
     let Some(cache) = &mut ftl.map_cache else { return };
     let newest = directory.values().map(|(_, number)| *number).max().unwrap_or(0);
@@ -96,7 +97,7 @@ fn restore_map_pages(ftl: &mut PageFtl, cx: &Cx, directory: &BTreeMap<u32, (Ppa,
     cache.area.close_all();
 }
 
-/// Notes each unit whose translation page says something else than what was found.
+/// Notes each unit for which its translation page and the result of the scan differ as changed.
 fn note_changes(ftl: &mut PageFtl, cx: &Cx, map_entries: &BTreeMap<u32, Vec<Entry>>) {
     let Some(cache) = &ftl.map_cache else { return };
     let said = |lpn: Lpn| {
@@ -109,7 +110,7 @@ fn note_changes(ftl: &mut PageFtl, cx: &Cx, map_entries: &BTreeMap<u32, Vec<Entr
     changed.into_iter().for_each(|lpn| ftl.place_changed(lpn));
 }
 
-/// Erases blocks of translation pages in which there is none that anybody needs, after the checkpoint that says so.
+/// Erases the blocks whose translation pages are not needed any more, after the checkpoint that says so.
 fn erase_old_map_pages(ftl: &PageFtl, cx: &Cx, steps: &mut Vec<Step>) {
     let Some(cache) = &ftl.map_cache else { return };
     for block in cache.area.block_ids().filter(|block| cache.area.valid(*block) == 0) {
@@ -119,9 +120,9 @@ fn erase_old_map_pages(ftl: &PageFtl, cx: &Cx, steps: &mut Vec<Step>) {
     }
 }
 
-/// Erases blocks without a valid unit where a plane is short of free ones, and those of an unfinished recovery.
-/// What is in them was superseded or discarded, so a later recovery does not miss it, unless it has to count members of
-/// epochs: what holds these is left to [`collect_short`], whose victims are erased when the checkpoint is complete.
+/// Erases blocks without a valid unit where a plane is short of free ones, and those of an unfinished recovery. Their units were
+/// superseded or discarded, so a later recovery does not miss them, unless it has to count members of epochs: blocks with such
+/// members are left to [`collect_short`], whose victims are erased when the checkpoint is complete.
 fn erase_garbage(cx: &mut Cx, unfinished: &[BlockId], counted: &BTreeSet<BlockId>, steps: &mut Vec<Step>) {
     let enough = cx.config.ftl.gc.start_below_blocks;
     for block in cx.flash.blocks.ids() {
@@ -137,9 +138,9 @@ fn erase_garbage(cx: &mut Cx, unfinished: &[BlockId], counted: &BTreeSet<BlockId
     }
 }
 
-/// Puts what the capacitor saved back into the buffer, newest version of each page only and in the order in
-/// which they were accepted. They get new numbers, above the horizon of the new checkpoint. The capacitor saves
-/// them again at the next cut, so nothing needs to be programmed before the device takes commands.
+/// Puts what the capacitor saved back into the buffer: only the newest version of each page, in the order of acceptance. These get
+/// new sequence numbers above the horizon of the new checkpoint. The capacitor saves them again at the next power cut, so nothing
+/// needs to be programmed before the device takes commands.
 fn restore_saved(ftl: &mut PageFtl, cx: &mut Cx, save: &SaveArea, fold: &Fold) {
     let mut newest: BTreeMap<Lpn, (u64, &Payload)> = BTreeMap::new();
     for (lpn, seq, payload) in &save.units {
@@ -164,7 +165,7 @@ fn restore_saved(ftl: &mut PageFtl, cx: &mut Cx, save: &SaveArea, fold: &Fold) {
     }
 }
 
-/// Plans one page of survivors.
+/// Plans the program of one page of survivors.
 fn program(
     ftl: &mut PageFtl,
     cx: &mut Cx,
@@ -195,8 +196,8 @@ fn program(
     steps.push(Step::Program { at, opened, units: units.iter().map(image).collect() });
 }
 
-/// Collects in planes that are short of free blocks, so that cuts that follow each other soon, before collection
-/// has had its time, never use up a plane. Returns the victims, to be erased once the checkpoint is complete.
+/// Collects victims in planes that are short of free blocks, so that power cuts in quick succession, before GC has had its time,
+/// never use up a plane. Returns the victims, which are to be erased once the checkpoint is complete.
 fn collect_short(ftl: &mut PageFtl, cx: &mut Cx, steps: &mut Vec<Step>) -> Vec<BlockId> {
     let enough = cx.config.ftl.gc.start_below_blocks;
     let pages_per_block = cx.geometry.pages_per_block;

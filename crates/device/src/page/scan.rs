@@ -1,6 +1,6 @@
-//! The reading half of a recovery: metadata pages, blocks that no checkpoint vouches for, and the fold over both.
+//! The reading half of a recovery: metadata pages, blocks for which no checkpoint vouches, and the fold over both.
 //!
-//! Deliberately absent: writing. [`super::recover`] plans that.
+//! Deliberately absent: writing, which [`super::recover`] plans.
 
 use super::map_pages::map_page_at;
 use crate::config::{DeviceConfig, PersistPolicy};
@@ -15,18 +15,18 @@ use flashweir_ftl::map_records::{GroupKind, PageHeader, Record, decode};
 use flashweir_ftl::recovery::{EpochFold, Fold, Mapping, Member, TrimRecord};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Sequence numbers and block openings of a new boot begin so far above those that were found: more than can
-/// have been given to versions of which nothing can be read.
+/// Distance by which the sequence numbers and block openings of a new boot exceed those that were found: more than can have been
+/// given to versions that cannot be read.
 pub(super) const BOOT_GAP: u64 = 1 << 24;
 
-/// What the last deallocation says about its epoch.
+/// Sets the place in an epoch of the last deallocation.
 fn set_member(trims: &mut [FoundTrim], member: &Member) {
     if let Some(trim) = trims.last_mut() {
         trim.1 = Some(*member);
     }
 }
 
-/// A metadata group as it was found.
+/// A metadata group that was found.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) kind: GroupKind,
@@ -36,16 +36,16 @@ pub(super) struct Group {
     pub(super) pages: BTreeMap<u32, Vec<Record>>,
 }
 
-/// A unit as a summary names it: its number in the block, page, version, epoch.
+/// A unit as a summary names it: its number in the block, page, sequence number, place in an epoch.
 type SummaryUnit = (u32, Lpn, u64, Option<Member>);
 
 /// Units of full blocks, by block and number of its opening.
 type Summaries = BTreeMap<(BlockId, u64), Vec<SummaryUnit>>;
 
-/// A deallocation and its epoch.
+/// A deallocation and its place in an epoch.
 type FoundTrim = (TrimRecord, Option<Member>);
 
-/// What a record belongs to that says something about the one before it.
+/// The record before a record that describes its subject further.
 enum Before {
     Nothing,
     Trim,
@@ -64,15 +64,15 @@ pub(super) struct Scan<'a> {
     pub(super) openings_max: u64,
     /// Blocks that an unfinished recovery opened.
     pub(super) unfinished: Vec<BlockId>,
-    /// Blocks with members of epochs that a recovery which begins anew has to count again.
+    /// Blocks with members of epochs that another recovery would have to count again.
     pub(super) counted: BTreeSet<BlockId>,
-    /// Where translation pages are, and the numbers of their states.
+    /// Places of translation pages, and the numbers of their states.
     pub(super) directory: BTreeMap<u32, (Ppa, u64)>,
-    /// Those that the log names.
+    /// Translation pages that the log names.
     pub(super) logged_pages: BTreeSet<u32>,
-    /// What they say.
+    /// Entries of the translation pages.
     pub(super) map_entries: BTreeMap<u32, Vec<Entry>>,
-    /// Number of the last state of one that the checkpoint knows of.
+    /// Number of the newest translation page that the checkpoint knows of.
     pub(super) maps: u64,
 }
 
@@ -110,7 +110,7 @@ impl<'a> Scan<'a> {
         self.options.planted == Some(bug)
     }
 
-    /// Step 1: every metadata page of both regions.
+    /// Step 1: reads every metadata page of both regions.
     pub(super) fn read_metadata(&mut self) {
         for region in 0..2 {
             for block in self.geometry.meta_blocks(region) {
@@ -128,7 +128,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Steps 2 to 4: checkpoint, log, blocks that nobody vouches for.
+    /// Steps 2 to 4: the checkpoint, the log, and the blocks for which no checkpoint vouches.
     pub(super) fn fold(&mut self) -> (Fold, Option<u64>) {
         let complete = |group: &Group| group.pages.len() as u32 == group.total;
         let checkpoint = self
@@ -210,8 +210,8 @@ impl<'a> Scan<'a> {
             let block = self.geometry.block_of(mapping.ppa).0;
             fold.checkpoint(mapping, trusted.get(block.0 as usize).copied().unwrap_or(false));
         }
-        // In the order of their opening, so that of a survivor and its source the source is chosen: what an
-        // interrupted collection had copied is garbage, and no cut costs a plane its free blocks.
+        // In the order of their opening, so that of a survivor and its source the source is chosen: copies of an interrupted
+        // collection are garbage, and no power cut costs a plane its free blocks.
         let mut untrusted: Vec<(u64, BlockId)> = (0..self.geometry.blocks())
             .map(BlockId)
             .filter(|block| !trusted[block.0 as usize] && !self.unfinished.contains(block))
@@ -252,8 +252,9 @@ impl<'a> Scan<'a> {
         (fold, checkpoint)
     }
 
-    /// What the map said: the entries of the checkpoint, and where there are translation pages what these say. An entry of the
-    /// checkpoint is newer than the state of its page that it knew of, and older than one that was made afterwards.
+    /// The mappings according to the map: the entries of the checkpoint, and the translation pages where there are any. An entry of
+    /// the checkpoint is newer than a state of its page that was made before the checkpoint, and older than one that was made after
+    /// it.
     fn mappings(&mut self, entries: Vec<(Lpn, Entry)>) -> Vec<Mapping> {
         let mapping = |(lpn, entry): (Lpn, Entry)| entry.map(|(ppa, seq)| Mapping { lpn, ppa, seq });
         if self.geometry.map_pages == 0 {
@@ -289,16 +290,16 @@ impl<'a> Scan<'a> {
         units.filter_map(mapping).collect()
     }
 
-    /// Which blocks the checkpoint vouches for: closed before it was taken and not opened since.
+    /// Decides for which blocks the checkpoint vouches: those that were closed before it was taken and not opened since.
     ///
-    /// What an unfinished recovery wrote is a copy of what is in the save area or elsewhere on the medium still,
+    /// Everything that an unfinished recovery wrote is a copy of data that are still in the save area or elsewhere on the medium,
     /// so its blocks are set aside: a recovery that is cut again and again takes the same blocks each time.
     fn classify(&mut self, openings: u64, open: &[BlockId]) -> Vec<bool> {
         let mut trusted = Vec::with_capacity(self.geometry.blocks() as usize);
         for block in (0..self.geometry.blocks()).map(BlockId) {
             self.note_read(block);
             let opened = self.media.opened(block).unwrap_or(0);
-            // A block that became bad was emptied before; what it still shows lives elsewhere.
+            // A block that became bad was emptied before; what can still be read from it is elsewhere too.
             let bad = self.media.is_bad(block);
             trusted.push(opened > 0 && opened <= openings && !open.contains(&block) && !bad);
             if opened > openings + BOOT_GAP / 2 {
@@ -310,7 +311,7 @@ impl<'a> Scan<'a> {
         trusted
     }
 
-    /// Every version in a block that has to be looked at: from its summary, or page by page.
+    /// Adds every version in a block for which no checkpoint vouches: from its summary, or page by page.
     fn find_in_block(
         &mut self,
         block: BlockId,

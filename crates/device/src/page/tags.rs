@@ -1,23 +1,23 @@
 //! Tags of the versions in the buffer: which versions a tag owns, and which tags a version has (range-flush §3.2).
 //!
-//! Invariants: a version is in the list of each of its tags, or, once it has had more than [`TAGS_MAX`], in the list
-//! of those that every tag owns; an untagged version costs nothing; a list that is empty is forgotten.
+//! Invariants: a version is in the list of each of its tags, or, once it has had more than [`TAGS_MAX`], in the list of those that
+//! every tag owns; an untagged version costs nothing; an empty list is removed.
 //!
-//! Deliberately absent: tags of what is on the medium. They exist only while the version is volatile (contract §9.6).
+//! Deliberately absent: tags of versions on the medium. Tags exist only while the version is volatile (contract §9.6).
 
 use flashweir_core::command::Tag;
 use std::collections::BTreeMap;
 
-/// Tags of one version; with more it counts as owned by every tag.
+/// Most tags of one version; with more it counts as owned by every tag.
 pub(crate) const TAGS_MAX: usize = 4;
 
 const NONE: u32 = u32::MAX;
 
-/// What a version, or a volatile deallocation, is owned by.
+/// The owners of a version, or of a volatile deallocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Owners {
     pub(crate) tags: Vec<Tag>,
-    /// More than can be remembered: every tag owns it.
+    /// There are more than can be remembered: every tag counts as an owner.
     pub(crate) any: bool,
 }
 
@@ -66,7 +66,7 @@ struct List {
 /// The list of versions that every tag owns.
 const ANY: u32 = 0;
 
-/// Tags of versions and versions of tags. A version names its first node; `u32::MAX` is none.
+/// Index from versions to tags and from tags to versions. A version names its first node; `u32::MAX` is none.
 #[derive(Clone, Debug)]
 pub(crate) struct TagIndex {
     nodes: Vec<Node>,
@@ -112,7 +112,7 @@ impl TagIndex {
         }
     }
 
-    /// The version is not volatile any more.
+    /// Removes all tags of a version, which is not volatile any more.
     pub(crate) fn clear(&mut self, first: &mut u32) {
         let mut node = std::mem::replace(first, NONE);
         while node != NONE {
@@ -133,7 +133,7 @@ impl TagIndex {
         }
     }
 
-    /// What a version is owned by.
+    /// The owners of a version.
     pub(crate) fn owners(&self, first: u32) -> Owners {
         let mut owners = Owners::default();
         let mut node = first;
@@ -148,7 +148,7 @@ impl TagIndex {
         owners
     }
 
-    /// Slots of the versions that `tag` owns, those that every tag owns included.
+    /// Slots of the versions that `tag` owns, including those that every tag owns.
     pub(crate) fn slots(&self, tag: Tag) -> impl Iterator<Item = u32> + '_ {
         let own = self.by_tag.get(&tag).map_or(NONE, |list| self.lists[*list as usize].first);
         [own, self.lists[ANY as usize].first].into_iter().flat_map(|first| {
@@ -203,7 +203,7 @@ mod tests {
     use flashweir_core::RandomStream;
     use std::collections::BTreeSet;
 
-    /// Against sets, over random insertions, unions and removals.
+    /// Compares the index with sets, over random insertions, unions and removals.
     #[test]
     fn the_index_is_what_sets_say() {
         let mut random = RandomStream::new(7, "tags");

@@ -1,41 +1,41 @@
-//! The work list as data: who may be able to go on.
+//! The work list as data: which work may be possible.
 //!
-//! Place in the data flow: whatever sets something free (a program that ended, a slot, a durable record, a closed epoch) notes
-//! here who may go on because of it; [`super::drain`] lets them, in the order of [`Due`].
+//! Place in the data flow: code that makes other work possible (a program that ended, a free slot, a durable record, a closed
+//! epoch) notes that work here; [`super::drain`] does it, in the order of [`Due`].
 //!
 //! Deliberately absent: priorities among operations at a die, which are the machine's business.
 
 use flashweir_core::command::StreamId;
 use flashweir_ftl::PlaneId;
 
-/// Who may go on.
+/// Kinds of work that may be due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
-    /// Epochs that may be complete, of the streams in the list.
+    /// Epochs of the streams in the list may be complete.
     Epochs,
-    /// Flushes that may have nothing left to wait for.
+    /// Flushes may have nothing left to wait for.
     Flushes,
-    /// Planes in the list may begin a collection.
+    /// Planes in the list may begin GC.
     Collect,
-    /// The collections of planes in the list may do their next part.
+    /// Collections of planes in the list may do their next part.
     CollectStep,
     /// Versions may leave the buffer.
     Destage,
     /// Pages that are full or urgent go to the machine.
     Release,
-    /// Whoever waits for a translation page may find it.
+    /// Needs for translation pages may be served.
     LookUp,
     /// Word lines may have to be completed by filler.
     WordLines,
     /// The map log may have something to write.
     Log,
-    /// The first command that waits to be accepted.
+    /// The first command that waits to be accepted may be accepted.
     Admit,
-    /// Planes in the list may be unable to go on at all.
+    /// Planes in the list may be unable to proceed at all.
     Stuck,
 }
 
-/// In the order of the drain.
+/// The order of the drain.
 const ORDER: [Due; 11] = [
     Due::Epochs,
     Due::Flushes,
@@ -50,7 +50,7 @@ const ORDER: [Due; 11] = [
     Due::Stuck,
 ];
 
-/// See the module.
+/// The work list; see the module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Work {
     /// A bit for each of [`ORDER`].
@@ -58,9 +58,9 @@ pub(super) struct Work {
     pub(super) streams: Vec<StreamId>,
     pub(super) collect: Vec<PlaneId>,
     pub(super) collect_step: Vec<PlaneId>,
-    /// Slots that somebody waits for, whose word lines may be incomplete.
+    /// Slots for which a command waits and whose word lines may be incomplete.
     pub(super) slots: Vec<u32>,
-    /// All word lines are to be completed.
+    /// Whether all word lines are to be completed.
     pub(super) all_wordlines: bool,
     pub(super) stuck: Vec<PlaneId>,
 }
@@ -71,13 +71,13 @@ fn add<T: PartialEq>(list: &mut Vec<T>, item: T) {
     }
 }
 
-/// The lists are short: mostly one plane, or the planes of a die.
+/// Takes the first item. The lists are short: mostly one plane, or the planes of a die.
 pub(super) fn first<T>(list: &mut Vec<T>) -> Option<T> {
     (!list.is_empty()).then(|| list.remove(0))
 }
 
 impl Work {
-    /// Somebody may go on.
+    /// Notes that work of this kind may be due.
     #[inline]
     pub(super) fn set(&mut self, due: Due) {
         self.bits |= 1 << due as u32;
@@ -89,7 +89,7 @@ impl Work {
         self.set(Due::Epochs);
     }
 
-    /// A plane may begin a collection.
+    /// A plane may begin GC.
     #[inline]
     pub(super) fn collect(&mut self, plane: PlaneId) {
         add(&mut self.collect, plane);
@@ -118,19 +118,19 @@ impl Work {
         self.set(Due::WordLines);
     }
 
-    /// A plane may be unable to go on.
+    /// A plane may be unable to proceed.
     pub(super) fn check_stuck(&mut self, plane: PlaneId) {
         add(&mut self.stuck, plane);
         self.set(Due::Stuck);
     }
 
-    /// Whether nobody may go on.
+    /// Whether no work is due.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.bits == 0
     }
 
-    /// The first that is due.
+    /// Takes the first kind of work that is due.
     #[inline]
     pub(super) fn next(&mut self) -> Option<Due> {
         let due = ORDER.get(self.bits.trailing_zeros() as usize)?;

@@ -1,4 +1,4 @@
-//! No request, page or erase is lost or invented, whatever the device and the commands.
+//! Conservation: no request, page or erase is lost or invented, whatever the device and the commands.
 
 use crate::harness::{Host, random_config};
 use flashweir_core::command::StreamId;
@@ -6,7 +6,7 @@ use flashweir_core::random::RandomStream;
 use flashweir_core::{Lba, Op, Order};
 use flashweir_device::config::PersistPolicy;
 
-/// Writes, rewrites, deallocates, reads and flushes at some depth, and looks at every page now and then.
+/// Writes, rewrites, deallocates, reads and flushes at some queue depth, and checks every page now and then.
 fn torture(seed: u64, steps: u64, fault: f64) {
     let config = random_config(seed, fault);
     let mut host = Host::new(&config, seed);
@@ -17,7 +17,7 @@ fn torture(seed: u64, steps: u64, fault: f64) {
         let (len, depth) = (1 + r.below(4).min(units - 1), r.below(16));
         let lpn = if r.below(2) == 0 { r.below(units) } else { r.below(units.div_ceil(8)) }.min(units - len);
         if config.order.policy != PersistPolicy::None {
-            // Now and then one of three streams is silent for long.
+            // Now and then one of three streams sends nothing for a long time.
             let (stream, ends) = (r.below(3) as u16, r.below(4) == 0);
             let silent = (step / 400 + u64::from(stream)).is_multiple_of(3);
             host.order = (!silent && r.below(4) > 0)

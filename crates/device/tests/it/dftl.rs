@@ -1,4 +1,5 @@
-//! A map on the medium with a cache of translation pages (DFTL): the contents of a map in memory, whatever the cache; and its counts.
+//! A map on the medium with a cache of translation pages (DFTL): reads return what a map in memory says, whatever the cache; and
+//! hits and misses are counted.
 
 use crate::harness::{Host, random_config};
 use flashweir_core::command::{StreamId, pattern};
@@ -11,7 +12,7 @@ use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceOptions, FastForward, Geometry, Recovery, Torn};
 use std::collections::VecDeque;
 
-/// A random device with a map on the medium; `cached` pages of it are in the cache, or all.
+/// A random device with a map on the medium; `cached` of its pages, or all, fit into the cache.
 fn mapped(seed: u64, cached: Option<u64>, miss: Miss) -> DeviceConfig {
     let mut config = random_config(seed, 0.0);
     config.ftl.translation = Translation::DemandCached;
@@ -31,7 +32,7 @@ fn with_cache(mut config: DeviceConfig, cached: Option<u64>) -> DeviceConfig {
     config
 }
 
-/// A small device of one unit in a page, write-through, without anything random.
+/// A small write-through device with one unit in a page, without random choices.
 fn plain(cached: u64, miss: Miss) -> DeviceConfig {
     let mut config = preset("amf-dftl").unwrap();
     let g = &mut config.geometry;
@@ -64,7 +65,7 @@ fn read(host: &mut Host, lpn: u64, units: u64) -> u64 {
     host.submit(Op::Read { lba: Lba(lpn * per_unit), blocks: (units * per_unit) as u32 }, false)
 }
 
-/// A cut now, when all is durable: everything that was written last is found again, and the device goes on.
+/// A power cut now, when everything is durable: the newest version of each unit is found again, and the device works on.
 fn comes_back(host: &Host, what: &str) {
     let media = host.device.cut(host.agenda.now(), |_| Torn::Absent);
     let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
@@ -138,7 +139,7 @@ fn a_deallocation_of_everything_passes_a_cache_of_one_page() {
         fill(&mut host, units);
         let before = *host.device.metrics();
         host.trim(0, units, false);
-        // What comes behind does not wait for ever, and what is read at the same time neither.
+        // Commands behind the deallocation, and reads at the same time, do not wait for ever.
         host.write(units / 2, 1, false);
         read(&mut host, 3, 40);
         host.submit(Op::Flush, false);
@@ -152,13 +153,13 @@ fn a_deallocation_of_everything_passes_a_cache_of_one_page() {
     }
 }
 
-/// Loads and changes move a page to the end of the cache, look-ups that hit do not (append-segments §7.2).
+/// Loads and changes move a page to the end of the cache; look-ups that hit do not (append-segments §7.2).
 #[test]
 fn hits_and_misses_are_those_of_a_list() {
     for (miss, cached) in [(Miss::HoldsAll, 1), (Miss::HoldsOwn, 2), (Miss::HoldsAll, 5), (Miss::HoldsOwn, 9)]
     {
         let mut host = Host::new(&plain(cached, miss), 1);
-        // So little that nothing is collected.
+        // So little that no GC runs.
         let units = host.expected.len() as u64 / 3;
         fill(&mut host, units);
         let before = *host.device.metrics();
@@ -198,7 +199,7 @@ fn hits_and_misses_are_those_of_a_list() {
     }
 }
 
-/// 1 − 0.2 · 16 / 10 of all random reads of ten sixteenths of the device miss: the paper measured 67 % (append-segments §7.2).
+/// Of random reads of ten sixteenths of the device, 1 − 0.2 · 16 / 10 miss: the paper measured 67 % (append-segments §7.2).
 #[test]
 fn random_reads_miss_as_often_as_in_the_paper() {
     let mut config = preset("amf-dftl").unwrap();
@@ -231,7 +232,7 @@ fn a_miss_holds_up_all_or_only_its_own_command() {
         fill(&mut host, 200);
         read(&mut host, 0, 1);
         host.wait(0);
-        // The first one has to read a page of the map, the second one finds its own.
+        // The first read has to fetch a page of the map, the second one finds its page in the cache.
         let (misses, hits) = (read(&mut host, 100, 1), read(&mut host, 1, 1));
         host.wait(0);
         let at = |id| host.answered.iter().position(|other| *other == id).unwrap();
@@ -239,7 +240,7 @@ fn a_miss_holds_up_all_or_only_its_own_command() {
     }
 }
 
-/// A full device that is overwritten at random: data, translation pages and both their collections go on beside one another.
+/// A full device that is overwritten at random: GC of data and GC of translation pages go on beside one another.
 #[test]
 fn a_full_device_collects_data_and_translation_pages() {
     for miss in [Miss::HoldsAll, Miss::HoldsOwn] {
@@ -267,7 +268,7 @@ fn a_full_device_collects_data_and_translation_pages() {
     }
 }
 
-/// Filled, filled again at once, and used in between: what time did not write is written later.
+/// Filled, filled again at once, and used in between: changes that the filling did not write are written later.
 #[test]
 fn preconditioning_writes_translation_pages() {
     let mut host = Host::new(&plain(2, Miss::HoldsAll), 1);

@@ -1,4 +1,4 @@
-//! The FTL without time: what was written is there, whatever the configuration asks of collection.
+//! The FTL without time: written contents are there, whatever the configuration asks of GC.
 
 use crate::harness::random_config;
 use flashweir_core::command::pattern;
@@ -7,7 +7,7 @@ use flashweir_core::{Lpn, Payload};
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::{Device, DeviceOptions, FastForward};
 
-/// Writes each page, then so many of them again, and looks at all.
+/// Writes each page, then as many pages again, and checks all of them.
 fn fill(config: &DeviceConfig, seed: u64) -> Device {
     let options = DeviceOptions { seed, track_contents: true, planted: None };
     let mut device = Device::new(config.clone(), options);
@@ -32,7 +32,7 @@ fn fill(config: &DeviceConfig, seed: u64) -> Device {
     device
 }
 
-/// It looped for ever: pages of several units leave something unused, which was collected again and again.
+/// Regression: GC looped for ever, because pages of several units leave some unused, which were collected again and again.
 #[test]
 fn regression_a_plane_that_cannot_have_as_many_free_blocks_as_wanted_collects_what_it_can() {
     for seed in 0..40 {

@@ -1,21 +1,21 @@
-//! Golden records: what a device does, command by command, held against what it did when the records were made.
+//! Golden records: the behaviour of a device, command by command, compared with records of earlier behaviour.
 //!
-//! Place: a driver of its own, apart from the engines of the laboratory, so that neither can hide a change of the other. Each
-//! run drives one device with random commands, cuts its power now and then, and is recorded in `tests/golden/records.txt`:
-//! how many commands completed (when, how, with which contents), the order in which they were accepted, every counter that
-//! is not zero, and digests of the medium and of what a host reads at the end. The `trail` has four digits for each
-//! [`EVENTS_PER_MARK`] events, so that the first events that differ are known.
+//! Place: a driver of its own, apart from the engines of the laboratory, so that neither can hide a change of the other. Each run
+//! drives one device with random commands, cuts its power now and then, and is recorded in `tests/golden/records.txt`: how many
+//! commands completed (when, how, with which contents), the order in which they were accepted, every counter that is not zero, and
+//! digests of the medium and of what a host reads at the end. The `trail` has four digits for each [`EVENTS_PER_MARK`] events,
+//! which tell where the first different events are.
 //!
-//! Invariants: a record is a function of the code alone, on every machine; numbers of slots, pages in the making and
-//! operations, which are the device's own business, are in none.
+//! Invariants: a record is a function of the code alone, on every machine; it contains no numbers of slots, of pages in the making
+//! or of operations, which are the device's own business.
 //!
-//! A change that is meant to move a record says so, and records anew:
+//! A change that is meant to alter a record says so, and records anew:
 //!
 //! ```text
 //! FLASHWEIR_GOLDEN=record cargo test -p flashweir-device golden
 //! ```
 //!
-//! `FLASHWEIR_GOLDEN_EVENTS=DIR` writes the events of every run to files there, to compare those of two versions.
+//! `FLASHWEIR_GOLDEN_EVENTS=DIR` writes the events of every run to files there, so that those of two versions can be compared.
 
 use crate::harness::random_config;
 use flashweir_core::command::{RangeFlush, StreamId, Tag};
@@ -33,7 +33,7 @@ use std::path::Path;
 const RECORDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/records.txt");
 const EVENTS_PER_MARK: usize = 16;
 
-/// Counters that some run must reach: a record of what never happens is worth nothing.
+/// Counters that at least one run must reach: a record of something that never happens is worth nothing.
 const REACHED: [&str; 29] = [
     "flushes",
     "range_flushes",
@@ -66,26 +66,26 @@ const REACHED: [&str; 29] = [
     "recovery_steps",
 ];
 
-/// One device and how it is used.
+/// One device and the way in which it is used.
 struct Run {
     name: String,
     config: DeviceConfig,
     seed: u64,
     steps: u64,
-    /// One step in so many cuts the power; 0 is none.
+    /// One step in this many cuts the power; 0 is none.
     cut_every: u64,
-    /// Part of the capacity that is written before, in per cent.
+    /// Part of the capacity that is written before the run, in per cent.
     filled: u64,
 }
 
-/// What happens next in a run.
+/// An event of the driver's agenda.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
     Device(Event),
     Submit,
 }
 
-/// What a run leaves: lines of its record, and the events behind the trail.
+/// Result of a run: the lines of its record, and the events behind the trail.
 struct Outcome {
     fields: Vec<(&'static str, String)>,
     counters: BTreeMap<&'static str, u64>,
@@ -137,7 +137,7 @@ impl Driver {
         }
     }
 
-    /// All steps, then whatever is left, then a FLUSH.
+    /// Runs all steps, lets all commands complete, then runs a FLUSH.
     fn drive(mut self) -> Outcome {
         for step in 0..self.run.steps {
             if step % 64 == 0 {
@@ -158,7 +158,7 @@ impl Driver {
         self.outcome()
     }
 
-    /// Lets time pass until at most `left` commands are in flight and, if asked, the next one was submitted.
+    /// Handles events until at most `left` commands are in flight and, if asked, the next one was submitted.
     fn pass(&mut self, left: usize, submits: bool) {
         let next = self.next + u64::from(submits);
         while self.in_flight.len() > left || self.next < next {
@@ -228,7 +228,7 @@ impl Driver {
         self.events.push(format!("{} ns: {verb} {id}: {answer}", now.as_nanos()));
     }
 
-    /// The next command: mostly small, hot spots so that versions pile up, and parts of mapping units.
+    /// The next command: mostly small, with hot spots so that versions accumulate, and with parts of mapping units.
     fn command(&mut self) -> Command {
         let (lbas, per_unit) = (self.device.geometry().capacity_lbas(), self.device.geometry().lbas_per_unit);
         let r = &mut self.random;
@@ -271,7 +271,7 @@ impl Driver {
         command
     }
 
-    /// The power goes now: what is in the cells is torn, recovery runs, with cuts of its own now and then, and a new boot begins.
+    /// Cuts the power: operations in the cells are torn, recovery runs, with cuts of its own now and then, and a new boot begins.
     fn cut(&mut self) {
         let (now, random) = (self.agenda.peek().unwrap_or_else(|| self.agenda.now()), &mut self.random);
         let mut torn = 0;
@@ -305,7 +305,7 @@ impl Driver {
         *self.counters.entry(name).or_default() += by;
     }
 
-    /// Adds up the counters of the device before it goes.
+    /// Adds up the counters of the device before it is dropped.
     fn note_boot(&mut self) {
         let metrics: &DeviceMetrics = self.device.metrics();
         let list = metrics.list().into_iter().chain(self.device.nand_metrics().list());
@@ -343,7 +343,7 @@ impl Driver {
     }
 }
 
-/// Small devices of every shape, with and without faults, and with every answer to a range flush.
+/// Small devices of every shape, with and without faults, and with every kind of answer to a range flush.
 fn shaped(runs: &mut Vec<Run>) {
     for seed in 0..36 {
         let fault = [0.0, 0.0, 0.002][seed as usize % 3];
@@ -354,24 +354,24 @@ fn shaped(runs: &mut Vec<Run>) {
         config.buffer.access_latency = Duration::from_micros([0, 7][seed as usize % 2]);
         config.buffer.exclusive_flush = seed % 12 == 5;
         config.faults.endurance = if seed % 9 == 8 { 40 } else { 0 };
-        // Two in three of the devices whose blocks fail have blocks to spare for it.
+        // Two in three of the devices whose blocks fail have spare blocks for that.
         if fault > 0.0 && seed % 9 != 5 {
             config.ftl.over_provisioning = (config.ftl.over_provisioning + 0.2).min(0.85);
         }
         let name = format!("shape-{seed}");
-        // A device whose blocks fail ends before the power is cut often.
+        // A device whose blocks fail ends before its power is cut often.
         let cut_every = if seed % 2 == 0 { 150 } else { 0 };
         runs.push(Run { name, config, seed, steps: 1_500, cut_every, filled: [0, 100][seed as usize % 2] });
     }
 }
 
-/// Those that came later are behind, so that the seeds of the others stay.
+/// Presets that were added later come last, so that the seeds of the others stay.
 fn presets_by_age() -> impl Iterator<Item = &'static str> {
     const LATER: [&str; 1] = ["amf-dftl"];
     presets::names().filter(|name| !LATER.contains(name)).chain(LATER)
 }
 
-/// The presets, as they are and so small that collection begins.
+/// The presets, as they are and shrunk so far that GC begins.
 fn preset(runs: &mut Vec<Run>) {
     for (seed, name) in (100..).zip(presets_by_age()) {
         let config = presets::preset(name).expect("the name is from the list");
@@ -396,7 +396,7 @@ fn preset(runs: &mut Vec<Run>) {
     }
 }
 
-/// Transactions that rewrite their pages, under two policies and on devices of both allocations.
+/// Transactions that rewrite their pages, under two policies and on devices with either allocation.
 fn transactions(runs: &mut Vec<Run>) {
     for (seed, name) in (200..).zip(["barrier-ufs", "barrier-850", "barrier-ufs", "barrier-850"]) {
         let mut config = presets::preset(name).expect("there is such a preset");
@@ -421,7 +421,7 @@ fn runs() -> Vec<Run> {
     runs
 }
 
-/// The record of a run as it stands in the file.
+/// The record of a run as text of the file.
 fn record(name: &str, outcome: &Outcome) -> String {
     let mut text = format!("run {name}\n");
     for (field, value) in &outcome.fields {
@@ -431,14 +431,14 @@ fn record(name: &str, outcome: &Outcome) -> String {
     text + &format!("  trail {trail}\n")
 }
 
-/// The record of a run in the file.
+/// The record of a run in the file's text.
 fn recorded<'a>(all: &'a str, name: &str) -> Option<&'a str> {
     let from = all.find(&format!("run {name}\n"))?;
     let end = all[from + 1..].find("\nrun ").map_or(all.len(), |at| from + 1 + at + 1);
     Some(&all[from..end])
 }
 
-/// What differs between a run and its record, down to the events among which the first difference is.
+/// Describes the difference between a run and its record, down to the events among which the first difference is.
 fn difference(name: &str, recorded: &str, outcome: &Outcome) -> String {
     let now = record(name, outcome);
     let mut text = format!("run {name}:\n");

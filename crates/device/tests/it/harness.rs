@@ -1,4 +1,4 @@
-//! A device with an agenda and a host that knows what it wrote.
+//! A device with an agenda, and a host that knows what it wrote.
 
 use flashweir_core::command::{EpochStamp, StreamId, Tag, pattern};
 use flashweir_core::random::RandomStream;
@@ -13,7 +13,7 @@ use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceOptions, Effect, Event, Recovery, Torn};
 use flashweir_ftl::GcPolicy;
 
-/// What a host expects of each logical page after everything has completed.
+/// A host with its device; `expected` is the content of each logical page after all commands have completed.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) device: Device,
@@ -21,17 +21,17 @@ pub(crate) struct Host {
     pub(crate) expected: Vec<u64>,
     pub(crate) completed: u64,
     pub(crate) errors: u64,
-    /// How each command that failed did.
+    /// Id and error of each command that failed.
     pub(crate) failures: Vec<(u64, DeviceError)>,
-    /// The stream and the part in its epoch of what is submitted next, where that is given.
+    /// Stream, and position in its epoch, of the commands that are submitted next, if they have any.
     pub(crate) order: Option<(StreamId, Order)>,
-    /// The number of its epoch, where that is given.
+    /// Epoch number of the commands that are submitted next, if they have one.
     pub(crate) epoch: Option<EpochStamp>,
-    /// Commands as they were answered.
+    /// Ids of the commands in the order of their completion.
     pub(crate) answered: Vec<u64>,
-    /// What the last read that was answered read.
+    /// Data of the last read that completed.
     pub(crate) data: Vec<Payload>,
-    /// Commands as they were accepted.
+    /// Ids of the commands in the order of their acceptance.
     pub(crate) accepted: Vec<u64>,
     next: u64,
 }
@@ -96,7 +96,7 @@ impl Host {
         id
     }
 
-    /// Lets time pass until the device does nothing of its own any more.
+    /// Handles events until the device schedules no more.
     pub(crate) fn rest(&mut self) {
         while let Some((now, event)) = self.agenda.pop() {
             let mut effects = Vec::new();
@@ -105,7 +105,7 @@ impl Host {
         }
     }
 
-    /// Lets time pass until all but `left` of the submitted commands have completed.
+    /// Handles events until all but `left` of the submitted commands have completed.
     pub(crate) fn wait(&mut self, left: u64) {
         let mut moments = 0;
         while self.next - 1 - self.completed > left {
@@ -158,7 +158,7 @@ impl Host {
         self.expected[lpn as usize..(lpn + units) as usize].fill(0);
     }
 
-    /// The first page that does not hold what was written last: number, content, expected.
+    /// The first page that does not hold what was written last: number, content, expected content.
     pub(crate) fn mismatch(&self) -> Option<(usize, u64, u64)> {
         self.expected.iter().enumerate().find_map(|(lpn, &expected)| {
             let content = self.device.peek(Lpn(lpn as u64)).as_ref().map_or(0, Payload::identity);
@@ -166,7 +166,7 @@ impl Host {
         })
     }
 
-    /// What is there after a cut now, by page: whether it is what was written last.
+    /// Whether each page, after a power cut now, holds what was written last.
     pub(crate) fn survivors(&self, units: u64) -> Vec<bool> {
         let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
         let media = self.device.cut(self.agenda.now(), |_| Torn::Absent);
@@ -182,7 +182,7 @@ impl Host {
     }
 }
 
-/// A small device with everything drawn at random.
+/// A small device whose parameters are all drawn at random.
 pub(crate) fn random_config(seed: u64, fault: f64) -> DeviceConfig {
     let mut r = RandomStream::new(seed, "config");
     let mut pick = |n: u64| r.below(n);
@@ -244,7 +244,7 @@ pub(crate) fn random_config(seed: u64, fault: f64) -> DeviceConfig {
             config.order.fuse_epochs = [1, 3, 1000][pick(3) as usize];
         }
     }
-    // The least over-provisioning that validation lets pass: a device as full as it may be.
+    // The least over-provisioning that passes validation: a device as full as it may be.
     while config.validate().is_err() {
         config.ftl.over_provisioning += 0.01;
         if config.ftl.over_provisioning > 0.85 {

@@ -1,4 +1,4 @@
-//! The open channel: what it refuses, what it answers, what its commands cost.
+//! The open channel: which commands it refuses, how it answers, and what its commands cost.
 
 use flashweir_core::command::{OPEN_NAMESPACE, OutOfRange, PpaWrite, Units};
 use flashweir_core::oob::{OobRecord, Owner};
@@ -33,7 +33,7 @@ impl Host {
         Self { device: Device::new(config, options), agenda: Agenda::default(), next: 1 }
     }
 
-    /// Gives the command to the device, and the answer if there is one at once.
+    /// Submits the command to the device; returns the answer if there is one at once.
     fn submit(&mut self, command: Command) -> Option<Result<Done, DeviceError>> {
         let mut effects = Vec::new();
         self.device.command(self.agenda.now(), command, &mut effects);
@@ -99,7 +99,7 @@ fn what_is_programmed_is_read_with_its_records_until_it_is_erased() {
     let records = (0..8).map(|ppa| record(Ppa(ppa))).collect();
     assert_eq!(host.run(read(0, 8)), Ok(Done::Units(Box::new(Units { data, records }))));
     assert_eq!(host.run(read(7, 2)), Err(DeviceError::NotWritten { at: Address::Ppa(Ppa(8)) }));
-    // Any unit of a block names it.
+    // Any unit of a block may name it.
     assert_eq!(host.run(Op::PpaErase(places(5, 1))), Ok(Done::Ok));
     assert_eq!(host.run(read(0, 1)), Err(DeviceError::NotWritten { at: Address::Ppa(Ppa(0)) }));
     assert_eq!(host.run(write(0, 4)), Ok(Done::Ok));
@@ -116,7 +116,7 @@ fn pages_are_programmed_in_order_and_once() {
     assert_eq!(host.run(write(8, 4)), Err(DeviceError::OutOfOrder { at: at(8), expected: 4 }));
     assert_eq!(host.run(write(4, 2)), Err(DeviceError::Misaligned { at: at(4) }));
     assert_eq!(host.run(write(5, 4)), Err(DeviceError::Misaligned { at: at(5) }));
-    // The pages of one vector count each other: the second one repeats the first.
+    // The pages of one vector count for each other: the second one repeats the first.
     let mut twice = [places(4, 4), places(4, 4)].concat();
     let op = |ppas: &[Ppa]| {
         Op::from(PpaWrite {
@@ -147,7 +147,7 @@ fn a_block_that_is_to_be_erased_takes_no_page() {
     assert_eq!(answers[2], Some(Err(DeviceError::Overwrite { at })));
     assert_eq!(answers[3], Some(Err(DeviceError::NotWritten { at: Address::Ppa(Ppa(0)) })));
     assert!(matches!(answers[4], Some(Err(DeviceError::InvalidField(_)))));
-    // Both end, the program first, and the block is as new.
+    // Both commands end, the program first, and the block is empty again.
     assert_eq!(host.run(Op::Flush), Ok(Done::Ok));
     assert_eq!(host.run(write(0, 4)), Ok(Done::Ok));
 }

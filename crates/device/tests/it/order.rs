@@ -1,4 +1,4 @@
-//! Streams and epochs: what a barrier holds back, what it costs, and what closures bring along (barriers §2, contract §5).
+//! Streams and epochs: what a barrier holds back, what it costs, and what a closure includes (barriers §2, contract §5).
 
 use crate::harness::Host;
 use flashweir_core::command::{Data, EpochStamp, RangeFlush, StreamId, Tag};
@@ -9,7 +9,7 @@ use flashweir_device::presets::preset;
 const POLICIES: [PersistPolicy; 3] =
     [PersistPolicy::InOrderWriteBack, PersistPolicy::Transactional, PersistPolicy::InOrderRecovery];
 
-/// The phone of the barrier paper, made small.
+/// The phone of the barrier paper, scaled down.
 fn small(policy: PersistPolicy) -> DeviceConfig {
     let mut config = preset("barrier-ufs").unwrap();
     config.geometry.blocks_per_plane = 32;
@@ -35,7 +35,7 @@ fn range_flush(tag: u64) -> Op {
     Op::RFlush(Box::new(RangeFlush { ranges: Vec::new(), tags: vec![Tag(tag)], segments: Vec::new() }))
 }
 
-/// A stream that lost a member refuses all that comes after, and a FLUSH tells so.
+/// A stream that lost a member refuses all later commands, and a FLUSH reports it.
 #[test]
 fn a_stream_that_lost_a_member_refuses_what_comes_after() {
     for policy in POLICIES {
@@ -101,7 +101,7 @@ fn what_a_policy_costs() {
     assert!(in_order >= 51 && in_recovery <= 8 && transactional <= in_recovery + 2, "{programs:?}");
 }
 
-/// A range flush of one page brings the earlier epochs of its stream, and nothing that came later.
+/// A range flush of one page also makes the earlier epochs of its stream durable, and nothing that came later.
 #[test]
 fn a_range_flush_brings_its_closure() {
     for policy in POLICIES {
@@ -130,7 +130,7 @@ fn a_range_flush_brings_its_closure() {
     }
 }
 
-/// Found by a cut: an epoch that counts together with the open one held a deallocation back for ever.
+/// Regression, found by a power cut: an epoch that counts together with the open one held back a deallocation for ever.
 #[test]
 fn regression_a_deallocation_ends_the_epoch_that_it_would_wait_for() {
     let mut config = small(PersistPolicy::Transactional);
@@ -147,8 +147,8 @@ fn regression_a_deallocation_ends_the_epoch_that_it_would_wait_for() {
     assert_eq!(host.survivors(2), [true; 2]);
 }
 
-/// Found by a cut: a range flush left out a version that a newer one of another stream had superseded, and with it what
-/// that version depends on.
+/// Regression, found by a power cut: a range flush left out a version that a newer one of another stream had superseded, and with
+/// it the versions on which that one depends.
 #[test]
 fn regression_a_superseded_version_brings_its_closure() {
     let mut config = small(PersistPolicy::InOrderRecovery);
@@ -167,8 +167,8 @@ fn regression_a_superseded_version_brings_its_closure() {
     assert_eq!(host.survivors(1), [true], "the epoch before the tagged version");
 }
 
-/// Found by a cut of F2FS on a phone: a barrier of no length, which has no data to take, overtook the writes before it, and so do
-/// deallocations and writes of whole units those that have to read something first.
+/// Regression, found by a power cut of F2FS on a phone: a barrier of no length, which has no data to take, overtook the writes
+/// before it; and deallocations and writes of whole units overtook writes that have to read something first.
 #[test]
 fn regression_commands_of_a_stream_are_accepted_as_they_arrive() {
     let mut config = small(PersistPolicy::InOrderRecovery);
@@ -195,7 +195,7 @@ fn regression_commands_of_a_stream_are_accepted_as_they_arrive() {
     host.order = WITHIN;
     ids.push(host.submit(Op::Trim { lba: Lba(2 * per_unit), blocks: per_unit as u32 }, false));
     ids.push(host.submit(write(3), false));
-    // One of another stream does not wait for them.
+    // A command of another stream does not wait for them.
     host.order = Some((StreamId(9), Order::Barrier));
     let other = host.submit(Op::Barrier, false);
     host.wait(0);
@@ -243,8 +243,8 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!(error, "order.fuse_epochs = 2: expected 1, unless order.policy = \"transactional\"");
 }
 
-/// A command that is refused because its stream has no numbers changes nothing of the stream; one that is refused for another reason is a
-/// member of its epoch all the same, since the host has counted it.
+/// A command that is refused because its stream has no epoch numbers changes nothing in the stream; one that is refused for another
+/// reason is a member of its epoch all the same, since the host has counted it.
 #[test]
 fn a_refused_command_counts_only_where_it_could_belong() {
     let numbered = |number, members| Some(EpochStamp { number, members });

@@ -1,4 +1,4 @@
-//! Which pages of the shared queue of dynamic allocation are programmed together.
+//! Which pages of dynamic allocation's shared queue are programmed together.
 
 use crate::harness::Host;
 use flashweir_core::{Bytes, Duration};
@@ -21,7 +21,7 @@ fn one_die() -> DeviceConfig {
     config
 }
 
-/// Programs of host data so far, and those of them in two planes.
+/// Number of programs of host data so far, and of those in two planes.
 fn programs(host: &Host) -> (u64, u64) {
     let metrics = host.device.nand_metrics();
     (metrics.host_programs, metrics.host_multi_plane_programs)
@@ -38,7 +38,7 @@ fn pages_that_wait_go_in_pairs_and_none_waits_for_another() {
         let took = host.agenda.now().since(begin);
         assert!(took < PROGRAM + PROGRAM / 2, "{took:?} is more than one program");
     }
-    // Five pages have left one plane behind. The first of these goes there at once; the other 20 wait meanwhile.
+    // Five pages have left one plane behind. The first of these goes there at once, while the other 20 wait.
     for lpn in 10..31 {
         host.write(lpn, 1, false);
     }

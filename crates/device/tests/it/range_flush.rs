@@ -8,7 +8,7 @@ use flashweir_device::config::{BufferMode, Cell, DeviceConfig, OrderConfig, Rang
 use flashweir_device::flash::Owner;
 use flashweir_device::presets::preset;
 
-/// The emulator of the paper, made small.
+/// The paper's emulator, scaled down.
 fn small() -> DeviceConfig {
     let mut config = preset("rflush").unwrap();
     config.geometry.channels = 2;
@@ -46,7 +46,7 @@ fn only_what_is_selected_becomes_durable() {
         (12, 12, 12)
     );
     assert_eq!(metrics.entanglement(), Some(1.0));
-    // Nothing is left of it to wait for.
+    // Nothing of the selection is left to wait for.
     host.submit(flush(&[7], &[(50, 2)]), false);
     host.wait(0);
     assert_eq!(host.device.metrics().user_units_programmed, 12);
@@ -71,7 +71,7 @@ fn a_device_without_it_makes_everything_durable_or_refuses() {
     assert_eq!(host.failures, [(1, DeviceError::NotSupported("range flush"))]);
 }
 
-/// The urgent lane: pages that nobody waits for are many, and the one that is asked for goes before them.
+/// The urgent lane: the page that is asked for goes before many pages for which no command waits.
 #[test]
 fn it_goes_before_what_nobody_waits_for() {
     for dynamic in [true, false] {
@@ -88,13 +88,13 @@ fn it_goes_before_what_nobody_waits_for() {
         let before = host.device.metrics().pages_programmed;
         host.wait(0);
         let programmed = host.device.metrics().pages_programmed - before;
-        // What is in the four chips ends first, and then nothing but this page has to.
+        // Programs on the four chips end first, and then nothing but this page has to be programmed.
         assert!(programmed <= 8, "{programmed} pages went before it (dynamic: {dynamic})");
         assert!(host.survivors(201)[200]);
     }
 }
 
-/// A page of multi-level cells is safe when its word line is full; only those word lines are filled that are waited for.
+/// A page of multi-level cells is safe when its word line is full; only word lines for which a command waits are filled.
 #[test]
 fn only_the_word_lines_that_hold_it_are_completed() {
     let mut config = small();
@@ -102,7 +102,7 @@ fn only_the_word_lines_that_hold_it_are_completed() {
     config.faults.paired_page_loss = true;
     config.ftl.allocation = flashweir_device::config::Allocation::Static;
     let mut host = Host::new(&config, 1);
-    // One page on each of the four chips, of which the first is asked for.
+    // One page on each of the four chips; the first one is asked for.
     (0..4).for_each(|unit| host.write_tagged(unit, 1, false, [1 + unit, 0]));
     host.wait(0);
     host.submit(flush(&[1], &[]), false);
@@ -122,7 +122,7 @@ fn a_protected_buffer_has_nothing_to_wait_for() {
     host.wait(0);
     host.submit(flush(&[2], &[]), false);
     assert_eq!((host.completed, host.device.metrics().pages_programmed), (101, 0), "it completes at once");
-    // When there is something to write, it goes first.
+    // When there is something to write, the selected versions go first.
     (100..140).for_each(|unit| host.write(unit, 1, false));
     host.rest();
     let owners = host.device.metrics().user_units_programmed;
@@ -149,7 +149,7 @@ fn an_overwrite_unites_the_tags_and_too_many_are_all() {
     host.write_tagged(0, 1, false, [5, 0]);
     host.write_tagged(1, 1, false, [9, 0]);
     host.wait(0);
-    // A version that became durable has no owners any more, and its successor has only its own.
+    // A version that became durable has no owners any more, and the next version has only its own.
     host.submit(flush(&[1, 99], &[]), false);
     host.wait(0);
     assert_eq!(host.survivors(3), [false, false, true]);
@@ -177,7 +177,8 @@ fn what_no_device_can_do_is_refused_and_changes_nothing() {
     assert_eq!((host.failures.len(), host.device.metrics().range_flushes), (0, 1));
 }
 
-/// Every second program fails, so the planes come to their end: who asks for what was lost is told, and nobody else.
+/// Every second program fails, so the planes reach their end: a command that asks for a lost version fails, and no other command
+/// does.
 #[test]
 fn what_cannot_be_written_is_named_to_who_asked_for_it() {
     let mut config = small();
@@ -211,7 +212,7 @@ fn what_cannot_be_written_is_named_to_who_asked_for_it() {
     assert!(faults > 10, "{faults} range flushes failed");
 }
 
-/// On random devices: after each range flush, everything that it selected is there or newer.
+/// On random devices: after each range flush, every unit that it selected is there, or a newer version of it.
 #[test]
 fn random_devices_keep_what_was_asked_for() {
     let seed = std::env::var("FLASHWEIR_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
@@ -258,7 +259,7 @@ fn random_devices_keep_what_was_asked_for() {
     assert!(asked > 5_000 && left > 5_000, "{asked} asked for, {left} left in the buffer");
 }
 
-/// With the lock of the paper's prototype whoever comes during a flush waits for its end; without it nobody does.
+/// With the lock of the paper's prototype, a command that comes during a flush waits for its end; without it no command does.
 #[test]
 fn an_exclusive_flush_keeps_others_from_the_buffer() {
     for (exclusive, op) in
@@ -275,7 +276,7 @@ fn an_exclusive_flush_keeps_others_from_the_buffer() {
         host.submit(Op::Read { lba: Lba(0), blocks: 8 }, false);
         host.write(200, 1, false);
         host.wait(1);
-        // The last one is the flush, or else what waited for it.
+        // The last command is the flush, or else one that waited for it.
         let durable = host.survivors(100);
         assert_eq!(durable.iter().all(|durable| *durable), exclusive, "{op:?}");
         assert!(host.completed > flushed);

@@ -21,27 +21,27 @@ use flashweir_core::Payload;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Blocks that are moved at once.
+/// Number of blocks that are written at once.
 const CHUNK_BLOCKS: u32 = 256;
 const BLOCKS_PER_GROUP: u32 = 8 * BLOCK_BYTES as u32;
 const INODE_BYTES: u16 = 256;
-/// A group of 16 groups, as mke2fs makes them.
+/// Base-two logarithm of the groups in a flex group: 16, as mke2fs makes them.
 const LOG_GROUPS_PER_FLEX: u8 = 4;
 /// A last group with less room for contents than this is left out.
 const LAST_GROUP_BLOCKS_MIN: u64 = 50;
 /// Numbers of blocks in old structures have 32 bits.
 const BLOCKS_MAX: u64 = u32::MAX as u64;
-/// Numbers of inodes have 32 bits; so many are whole blocks of them.
+/// Most inodes: their numbers have 32 bits, and they fill whole blocks.
 const INODES_MAX: u64 = u32::MAX as u64 / 16 * 16;
-/// The format asks for no smaller journal.
+/// Least blocks of a journal that the format allows.
 pub const JOURNAL_BLOCKS_MIN: u32 = 1024;
 /// The largest one that mke2fs makes: 40 GiB.
 const JOURNAL_BLOCKS_MAX: u32 = 10_240_000;
-/// `lost+found` is large before it is needed: fsck cannot allocate.
+/// `lost+found` has these blocks from the beginning, because fsck cannot allocate.
 const LOST_AND_FOUND_BLOCKS: u16 = 4;
 const LOST_AND_FOUND: Ino = Ino::FIRST;
 const LABEL_BYTES: usize = 16;
-/// Options of a mount that asks for nothing: attributes of users, and access control lists.
+/// Default mount options: user attributes, and access control lists.
 const MOUNT_OPTIONS: u32 = 0x4 | 0x8;
 
 /// Contents of a disk before a volume is made on it.
@@ -59,25 +59,25 @@ pub enum Before {
 /// Options of a new volume.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Its size in blocks of 4 KiB. A last group that is too small is left out.
+    /// Size of the volume in blocks of 4 KiB. A last group that is too small is left out.
     pub blocks: u64,
-    /// Its name, at most 16 bytes.
+    /// Label of the volume, at most 16 bytes.
     pub label: String,
-    /// Its identity.
+    /// UUID of the volume.
     pub uuid: [u8; 16],
-    /// Start of the hashes of names.
+    /// Seed of the hashes of names.
     pub hash_seed: [u32; 4],
-    /// The time that the first directories bear.
+    /// Time stamp of the first directories.
     pub time: Time,
-    /// Bytes of the volume for each inode; `None` is what mke2fs takes for this size.
+    /// Bytes of the volume for each inode; `None` is the default of mke2fs for this size.
     pub inode_ratio: Option<u32>,
-    /// Inodes, at least; `None` is by the ratio.
+    /// Least number of inodes; `None` uses the ratio.
     pub inodes: Option<u32>,
     /// Part of the volume that only the superuser may take, in per cent, at most 50.
     pub reserved_percent: u32,
-    /// Blocks of the journal; `None` is what mke2fs takes for this size.
+    /// Number of blocks of the journal; `None` is the default of mke2fs for this size.
     pub journal_blocks: Option<u32>,
-    /// Optional parts of the format, among those that are written.
+    /// Optional features, of those that can be written.
     pub features: Features,
     /// Contents of the disk beforehand.
     pub before: Before,
@@ -86,7 +86,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// A volume of so many blocks with the usual options. Identity and hash seed are all zeros.
+    /// The usual options for a volume of `blocks` blocks. UUID and hash seed are all zeros.
     pub fn new(blocks: u64) -> Self {
         Self {
             blocks,
@@ -118,7 +118,7 @@ impl Options {
         }
     }
 
-    /// Features that can be switched.
+    /// Features that can be switched on and off.
     pub const FEATURES: [Feature; 9] = [
         Feature::HAS_JOURNAL,
         Feature::DIR_INDEX,
@@ -131,7 +131,7 @@ impl Options {
         Feature::METADATA_CSUM,
     ];
 
-    /// Switches a feature by its name, off with `^` before it. Errors: it cannot be switched.
+    /// Switches a feature on by its name, or off with `^` before it. Errors: it cannot be switched.
     pub fn set_feature(&mut self, name: &str) -> Result<()> {
         let (on, name) = name.strip_prefix('^').map_or((true, name), |name| (false, name));
         let Some(feature) = Self::FEATURES.into_iter().find(|feature| feature.name == name) else {
@@ -139,7 +139,7 @@ impl Options {
             return Err(Error::Option(format!("no feature {name:?} to switch; there are {known}")));
         };
         self.features.set(feature, on);
-        // They exclude each other: the one that was named last counts.
+        // The two exclude each other: the one that was named last counts.
         match feature {
             Feature::METADATA_CSUM if on => self.features.set(Feature::GDT_CSUM, false),
             Feature::GDT_CSUM if on => self.features.set(Feature::METADATA_CSUM, false),
@@ -148,13 +148,13 @@ impl Options {
         Ok(())
     }
 
-    /// Whether they make a volume. Errors: the option that does not.
+    /// Checks whether these options make a volume. Errors: the option that does not.
     pub fn check(&self) -> Result<()> {
         plan(self).map(|_| ())
     }
 }
 
-/// Blocks of the journal of a volume, as mke2fs chooses them; `None` if the volume is too small for one.
+/// Number of blocks of the journal that mke2fs chooses; `None` if the volume is too small for one.
 fn usual_journal_blocks(blocks: u64) -> Option<u32> {
     const KI: u64 = 1024;
     match blocks {
@@ -170,7 +170,7 @@ fn usual_journal_blocks(blocks: u64) -> Option<u32> {
     }
 }
 
-/// Bytes of a volume for each inode, as mke2fs chooses them.
+/// Bytes of a volume for each inode that mke2fs chooses.
 fn usual_inode_ratio(blocks: u64) -> u32 {
     match blocks * BLOCK_BYTES as u64 {
         bytes if bytes < 512 << 20 => 4096,
@@ -179,7 +179,7 @@ fn usual_inode_ratio(blocks: u64) -> u32 {
     }
 }
 
-/// Blocks that are taken: starts and ends of ranges.
+/// Blocks that are taken: ranges by their starts, with their ends.
 #[derive(Debug, Default)]
 struct Space {
     taken: BTreeMap<u64, u64>,
@@ -193,7 +193,7 @@ impl Space {
         }
     }
 
-    /// The free ranges of a range, in order.
+    /// The free ranges within a range, in order.
     fn free(&self, from: u64, to: u64) -> Vec<(u64, u64)> {
         let mut at = self.taken.range(..=from).next_back().map_or(from, |(_, end)| from.max(*end));
         let mut free = Vec::new();
@@ -209,7 +209,7 @@ impl Space {
         free
     }
 
-    /// Takes the first run of so many blocks in a range.
+    /// Takes the first run of `blocks` free blocks in a range.
     fn run(&mut self, from: u64, to: u64, blocks: u64) -> Option<Addr> {
         let (start, _) = self.free(from, to).into_iter().find(|(start, end)| end - start >= blocks)?;
         self.take(start, start + blocks);
@@ -235,12 +235,12 @@ impl Space {
 struct Plan {
     superblock: Superblock,
     descs: Vec<GroupDesc>,
-    /// Bitmaps of groups that were used; of all groups if the format requires that.
+    /// Bitmaps of groups that are in use; of all groups if the format requires that.
     block_bitmaps: BTreeMap<Group, Vec<u8>>,
     root: Addr,
     lost_and_found: Addr,
     journal: Vec<Extent>,
-    /// The node of the journal's extents, if its inode has no room for them.
+    /// The block of the journal's extents, if its inode has no room for them.
     journal_node: Option<Addr>,
 }
 
@@ -248,7 +248,7 @@ fn fail<T>(what: String) -> Result<T> {
     Err(Error::Option(what))
 }
 
-/// The superblock, without counts of what is free. Errors: options that make none.
+/// The superblock, without the counts of free blocks and inodes. Errors: options that make no volume.
 fn plan_superblock(options: &Options) -> Result<Superblock> {
     if options.label.len() > LABEL_BYTES {
         return fail(format!("a label of {} bytes: expected at most {LABEL_BYTES}", options.label.len()));
@@ -385,7 +385,7 @@ fn plan(options: &Options) -> Result<Plan> {
             desc.flags = 0;
             if group.0 > 0 {
                 desc.flags |= group::flags::INODE_UNINIT;
-                // As mke2fs has it: the last bitmap is always written.
+                // As with mke2fs, the last bitmap is always written.
                 if unused && !is_last {
                     desc.flags |= group::flags::BLOCK_UNINIT;
                 }
@@ -410,7 +410,7 @@ fn plan(options: &Options) -> Result<Plan> {
     Ok(Plan { superblock, descs, block_bitmaps, root, lost_and_found, journal, journal_node })
 }
 
-/// Blocks of the journal, if there is to be one.
+/// Number of blocks of the journal, if there is to be one.
 fn journal_blocks(options: &Options) -> Result<Option<u32>> {
     if !options.features.has(Feature::HAS_JOURNAL) {
         return match options.journal_blocks {
@@ -469,7 +469,7 @@ fn plan_journal(
     Some((extents, node))
 }
 
-/// Makes an empty volume. Errors: options that make none, and the port's.
+/// Makes an empty volume. Errors: options that make no volume, and those of the port.
 pub fn mkfs<'a>(port: &'a dyn BlockPort, options: &'a Options) -> Boxed<'a, Result<Superblock>> {
     Box::pin(make(port, options))
 }
@@ -481,7 +481,7 @@ async fn make(port: &dyn BlockPort, options: &Options) -> Result<Superblock> {
         return fail(format!("a volume of {wanted} blocks on a disk of {has}"));
     }
     let geometry = plan.superblock.geometry();
-    // What was here before is no volume any more, and what is cut off while it is made is none yet.
+    // An older volume ends here, and after a power cut before the end there is no volume.
     write(port, Addr(0), Payload::Zero).await?;
     port.flush().completed().await?;
     let superblock = Maker { port, options, geometry, plan }.make().await?;
@@ -524,7 +524,7 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    /// Everything but the superblock of group 0, which it gives.
+    /// Writes everything except the superblock of group 0, which it returns.
     async fn make(mut self) -> Result<Superblock> {
         self.tables().await?;
         self.directories().await?;
@@ -533,7 +533,7 @@ impl Maker<'_> {
         Ok(self.plan.superblock)
     }
 
-    /// Bitmaps, and inode tables without inodes.
+    /// Writes bitmaps, and inode tables without inodes.
     async fn tables(&mut self) -> Result<()> {
         let geometry = self.geometry;
         let table = u64::from(geometry.inode_table_blocks());
@@ -576,7 +576,7 @@ impl Maker<'_> {
         inode
     }
 
-    /// The root, `lost+found`, and the block of the inode table that has them; the journal is among them.
+    /// Writes the root, `lost+found`, and the block of the inode table that has them and the journal.
     async fn directories(&mut self) -> Result<()> {
         let geometry = self.geometry;
         let run = |addr, blocks| Entries::Leaf(vec![Extent { first: 0, blocks, addr, is_unwritten: false }]);
@@ -640,7 +640,7 @@ impl Maker<'_> {
         inode
     }
 
-    /// The journal's blocks: its superblock, and zeros.
+    /// Writes the journal's blocks: its superblock, and zeros.
     async fn journal(&mut self) -> Result<()> {
         let extents = &self.plan.journal;
         let Some(first) = extents.first() else { return Ok(()) };
@@ -668,7 +668,7 @@ impl Maker<'_> {
         Ok(())
     }
 
-    /// Descriptors in each copy, and the copies of the superblock.
+    /// Writes all copies of the descriptors, and the copies of the superblock.
     async fn descriptors(&mut self) -> Result<()> {
         let geometry = self.geometry;
         let mut blocks = vec![vec![0; BLOCK_BYTES]; geometry.desc_blocks() as usize];
@@ -695,7 +695,7 @@ impl Maker<'_> {
     }
 }
 
-/// Writes zeros where there are others, so that a sparse image stays sparse.
+/// Writes zeros over blocks that are not zero, so that a sparse image stays sparse.
 async fn wipe(port: &dyn BlockPort, first: u64, count: u64) -> Result<()> {
     let end = first + count;
     for at in (first..end).step_by(CHUNK_BLOCKS as usize) {
@@ -756,7 +756,7 @@ mod tests {
         }
     }
 
-    /// What mke2fs 1.47 takes for the same size without `resize_inode`.
+    /// The numbers of mke2fs 1.47 for the same size without `resize_inode`.
     #[test]
     fn numbers_are_those_of_mke2fs() {
         for (blocks, inodes, free, journal) in [
@@ -781,7 +781,7 @@ mod tests {
             let (image, superblock) = made(&options);
             let dirty = Image::from_bytes(&vec![0xa5; 4096 * BLOCK_BYTES]);
             block_on(mkfs(&dirty, &options)).unwrap();
-            // What the disk held before is in free blocks only.
+            // What the disk held before remains in free blocks only.
             let (clean, bytes) = (image.to_bytes().unwrap(), dirty.to_bytes().unwrap());
             let same = |(a, b): &(&[u8], &[u8])| a == b;
             let blocks = || clean.chunks(BLOCK_BYTES).zip(bytes.chunks(BLOCK_BYTES));

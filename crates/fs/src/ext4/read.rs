@@ -15,9 +15,9 @@ use crate::format::{Kind, u32_at};
 use crate::xattrs::{Xattr, value};
 use std::sync::Arc;
 
-/// Addresses in the inode of a file without extents.
+/// Number of addresses of contents in the inode of a file without extents.
 const DIRECT: u64 = 12;
-/// Blocks that are read with one call at most.
+/// Most blocks that one call reads.
 const READ_BLOCKS: u64 = 256;
 /// Bytes of the parent's number before the entries of an inline directory.
 const INLINE_PARENT_BYTES: usize = 4;
@@ -25,11 +25,11 @@ const INLINE_PARENT_BYTES: usize = 4;
 /// Consecutive blocks of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Address of the first one; `None` for blocks that read as zeros.
+    /// Address of the first block; `None` for blocks that read as zeros.
     pub addr: Option<Addr>,
-    /// How many; at least 1.
+    /// Number of blocks; at least 1.
     pub blocks: u64,
-    /// They are allocated and were never written.
+    /// Whether the blocks are allocated and were never written.
     pub is_unwritten: bool,
 }
 
@@ -42,13 +42,13 @@ impl Run {
 /// All blocks of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Map {
-    /// Its runs of contents, in the order of the file, as extents.
+    /// Extents of its contents, in the order of the file.
     pub extents: Vec<Extent>,
-    /// Blocks that hold the map itself: nodes of the tree of extents, or blocks of addresses.
+    /// Blocks that hold the map itself: nodes of the extent tree, or blocks of addresses.
     pub nodes: Vec<Addr>,
 }
 
-/// The way to a block of a file without extents: the word of `i_block`, then one of each block of addresses.
+/// The path to a block of a file without extents: the word of `i_block`, then one of each block of addresses.
 fn path_to(index: u64, per_block: u64) -> Option<Vec<u64>> {
     let mut rest = match index.checked_sub(DIRECT) {
         None => return Some(vec![index]),
@@ -66,7 +66,7 @@ fn path_to(index: u64, per_block: u64) -> Option<Vec<u64>> {
 }
 
 impl Volume {
-    /// The run that begins with block `index` of a file whose contents are not inline, as far as one node of its map has it.
+    /// The run that begins with block `index` of a file whose contents are not inline, as far as one node of its map describes it.
     /// Errors: the map is broken on the path to it.
     pub async fn run(&self, inode: &Inode, index: u64) -> Result<Run> {
         if index >= Geometry::FILE_BLOCKS_MAX {
@@ -130,7 +130,7 @@ impl Volume {
             let addr = Addr(word(&block, step).into());
             let below = &path[level + 1..];
             if addr == Addr::NULL {
-                // Everything below is a hole too; go on behind it.
+                // Everything below is a hole too, and is skipped.
                 let offset = below.iter().fold(0, |offset, step| offset * per_block + step);
                 return Ok(Run::hole(per_block.pow(below.len() as u32) - offset));
             }
@@ -159,8 +159,8 @@ impl Volume {
         }
     }
 
-    /// All blocks of a file whose contents are not inline: those of the whole map, whatever its size says. Errors: the map
-    /// is broken, or has more blocks than the volume.
+    /// All blocks of a file whose contents are not inline: those of the whole map, whatever its size says. Errors: the map is
+    /// broken, or has more blocks than the volume.
     pub async fn map(&self, inode: &Inode) -> Result<Map> {
         let map = match inode.has(flags::EXTENTS) {
             true => self.map_of_extents(inode).await,
@@ -294,7 +294,7 @@ impl Volume {
         Ok(content)
     }
 
-    /// Inline contents: in `i_block`, then in an extended attribute.
+    /// Inline contents: in `i_block`, continued in an extended attribute.
     fn inline_content(&self, inode: &Inode) -> Result<Vec<u8>> {
         let xattrs = self.xattrs_in_inode(inode)?;
         let mut content = inode.block.to_vec();
@@ -339,7 +339,7 @@ impl Volume {
         Ok(entries)
     }
 
-    /// A block of a directory that exists: its entries. Nodes of an index have none.
+    /// The entries in a block of a directory. Nodes of an index have none.
     fn entries_of_block(&self, inode: &Inode, index: u64, block: &[u8]) -> Result<Vec<Entry>> {
         let geometry = self.geometry();
         let seed = inode.seed(geometry);
@@ -392,8 +392,8 @@ impl Volume {
         }
     }
 
-    /// The entry of a name, by the index of the directory if it has one. Errors: a broken directory; that there is none is
-    /// no error.
+    /// The entry of a name, found by the index of the directory if it has one; `None` if there is no such entry. Errors: a broken
+    /// directory.
     pub async fn lookup(&self, inode: &Inode, name: &[u8]) -> Result<Option<Entry>> {
         let is_dot = name == b"." || name == b"..";
         if !inode.has(flags::INDEX) || inode.has(flags::INLINE_DATA) || is_dot {
@@ -415,7 +415,7 @@ impl Volume {
         let at = htree::position(&root.entries, hash);
         let mut levels = vec![(root.entries, at)];
         loop {
-            // Down to the leaf that the last level points to.
+            // Descends to the leaf to which the last level points.
             while levels.len() <= usize::from(root.levels) {
                 let (entries, at) = levels.last().expect("the root is there");
                 let block = self.directory_block(inode, entries[*at].block.into()).await?;
@@ -430,7 +430,7 @@ impl Volume {
             if let Some(entry) = entries.into_iter().find(|entry| entry.name == name) {
                 return Ok(Some(entry));
             }
-            // The next leaf has more names of this hash if its own hash says so.
+            // If the hash of the next leaf says so, it has more names with this hash.
             loop {
                 let Some((entries, at)) = levels.last_mut() else { return Ok(None) };
                 *at += 1;
@@ -445,7 +445,7 @@ impl Volume {
         }
     }
 
-    /// The inode at a path of names from the root, without following links. `None` if a name does not exist.
+    /// The inode at a path of names from the root, without following symbolic links. `None` if a name does not exist.
     pub async fn find(&self, path: &[u8]) -> Result<Option<Inode>> {
         let mut inode = self.root().await?;
         for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
@@ -465,7 +465,7 @@ impl Volume {
             .map_err(|error| error.at(format_args!("inode {}", inode.ino)))
     }
 
-    /// The extended attributes of an inode, in the order of the disk. What holds inline contents is none.
+    /// The extended attributes of an inode, in the order of the disk, without the one that holds inline contents.
     pub async fn xattrs(&self, inode: &Inode) -> Result<Vec<Xattr>> {
         let mut xattrs = self.xattrs_in_inode(inode)?;
         xattrs.retain(|xattr| (xattr.index, &xattr.name[..]) != xattr::INLINE_DATA);

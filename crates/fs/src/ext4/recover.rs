@@ -16,21 +16,21 @@ use flashweir_core::Payload;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Blocks that are written before their answers are awaited.
+/// Number of writes that are submitted before their answers are awaited.
 const WRITES: usize = 64;
 
 /// Result of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Transactions of the log.
+    /// Number of transactions in the log.
     pub transactions: u32,
-    /// Blocks of the volume that were written from it.
+    /// Number of blocks of the volume that were written from it.
     pub blocks: u64,
     /// The sequence number of the next transaction; 0 without a journal.
     pub next_sequence: u32,
 }
 
-/// New bytes of blocks of the port, which has the others.
+/// New bytes of blocks; the other bytes of these blocks are read from the port.
 struct Changes<'a> {
     port: &'a dyn BlockPort,
     blocks: BTreeMap<Block, Vec<u8>>,
@@ -41,7 +41,7 @@ impl<'a> Changes<'a> {
         Self { port, blocks: BTreeMap::new() }
     }
 
-    /// Bytes from a place in a block of the port on.
+    /// Changes the bytes from an offset in a block of the port on.
     async fn put(&mut self, block: Block, at: usize, bytes: &[u8]) -> Result<()> {
         if bytes.len() == BLOCK_BYTES {
             self.blocks.insert(block, bytes.to_vec());
@@ -56,7 +56,7 @@ impl<'a> Changes<'a> {
         Ok(())
     }
 
-    /// Writes them and makes them durable.
+    /// Writes the changed blocks and makes them durable.
     async fn write(self) -> Result<()> {
         let mut tickets = Vec::new();
         for (block, bytes) in self.blocks {
@@ -84,7 +84,7 @@ pub async fn recover(port: Rc<dyn BlockPort>) -> Result<Recovered> {
     recover_trusting(port, false).await
 }
 
-/// The same with a bug that tests have to find, or without it.
+/// Does the same, with a bug that tests have to find if `trusts_old_commits`.
 pub(super) async fn recover_trusting(port: Rc<dyn BlockPort>, trusts_old_commits: bool) -> Result<Recovered> {
     let volume = Volume::mount_trusting(Rc::clone(&port), trusts_old_commits).await?;
     let mut superblock = volume.superblock().clone();
@@ -108,7 +108,7 @@ pub(super) async fn recover_trusting(port: Rc<dyn BlockPort>, trusts_old_commits
     if !volume.needs_recovery() {
         return Ok(recovered);
     }
-    // The kernel counts what is free in the groups alone.
+    // The kernel keeps these counts up to date in the groups only.
     superblock.free_blocks = volume.groups().iter().map(|group| u64::from(group.free_blocks)).sum();
     superblock.free_inodes = volume.groups().iter().map(|group| group.free_inodes).sum();
     if journal.superblock.error != 0 {
@@ -123,7 +123,7 @@ pub(super) async fn recover_trusting(port: Rc<dyn BlockPort>, trusts_old_commits
     Ok(recovered)
 }
 
-/// The blocks of the log, and a superblock that goes on asking for a recovery.
+/// Writes the blocks of the log, and a superblock that still asks for a recovery.
 async fn write_log(port: &dyn BlockPort, volume: &Volume, superblock: &mut Superblock) -> Result<()> {
     let mut changes = Changes::new(port);
     for (addr, bytes) in volume.overlay() {

@@ -1,4 +1,4 @@
-//! Recovery of the journal: which blocks of the volume its log has in a newer version.
+//! Recovery of the journal: the blocks of the volume of which its log has a newer version.
 //!
 //! The log is read block by block, in its order. The blocks of a transaction are valid from its commit block on, except those that the same
 //! transaction or a later one revoked. So one pass does the work of the three passes of a replay that keeps nothing in memory.
@@ -26,11 +26,11 @@ const FAST_COMMIT_HEAD: u16 = 9;
 pub struct Replayed {
     /// The newest contents of blocks of the volume.
     pub blocks: BTreeMap<Addr, Arc<[u8]>>,
-    /// Transactions that count.
+    /// Number of transactions that count.
     pub transactions: u32,
-    /// The sequence number that the next transaction has to have, so that none of the log counts again.
+    /// The sequence number of the next transaction, with which none of the log counts again.
     pub next_sequence: u32,
-    /// Blocks that were revoked, with the transaction.
+    /// Blocks that were revoked, with the sequence number of the transaction.
     pub revoked: BTreeMap<Addr, u32>,
 }
 
@@ -52,23 +52,23 @@ pub struct Recovery {
     open: Vec<(Addr, Arc<[u8]>)>,
     /// Blocks that the open transaction revokes.
     open_revoked: Vec<Addr>,
-    /// A checksum of version 1 over the open transaction.
+    /// Checksum of version 1 over the open transaction.
     checksum: u32,
     /// The fault of the open transaction, reported if it turns out to have been committed.
     wrong: Option<String>,
-    /// The fault may come from an earlier use of the journal.
+    /// Whether the fault may come from an earlier use of the journal.
     may_be_stale: bool,
     last_commit_seconds: u64,
     /// Blocks that count, each with its transaction.
     blocks: BTreeMap<Addr, (u32, Arc<[u8]>)>,
     revoked: BTreeMap<Addr, u32>,
     transactions: u32,
-    /// A bug that tests have to find: what an earlier use of the journal left behind the end of the log counts.
+    /// A bug that tests have to find: transactions behind the end of the log, left by an earlier use of the journal, count.
     pub(super) trusts_old_commits: bool,
 }
 
 impl Recovery {
-    /// A recovery that begins at the start of the log. The journal's blocks are those of the volume.
+    /// Returns a recovery that begins at the start of the log. The journal's blocks must have the size of the volume's.
     pub fn new(superblock: &JournalSuperblock, geometry: &Geometry) -> Self {
         Self {
             format: superblock.format(),
@@ -89,8 +89,8 @@ impl Recovery {
         }
     }
 
-    /// Takes the next block of the log; false says that the log ends before it. Errors: a transaction was committed and
-    /// is broken nevertheless.
+    /// Takes the next block of the log; returns false if the log ends before it. Errors: a transaction was committed and is broken
+    /// nevertheless.
     pub fn take(&mut self, block: &Arc<[u8]>) -> Result<bool> {
         if self.blocks_left == 0 {
             return Ok(false);
@@ -160,7 +160,7 @@ impl Recovery {
         self.open.push((tag.addr, block));
     }
 
-    /// Whether the commit block of version 1 fits the transaction. Those of type 0 have no checksum.
+    /// Whether the checksum in the commit block of version 1 fits the transaction. Commit blocks of type 0 have no checksum.
     fn is_transaction_right(&self, commit: &Commit) -> bool {
         self.format.checksums != Checksums::V1
             || commit.checksum == (1, 4, self.checksum)
@@ -169,7 +169,7 @@ impl Recovery {
 
     fn take_commit(&mut self, block: &[u8]) -> Result<bool> {
         let commit = self.format.commit(block);
-        // What is older than the transaction before is of an earlier use of the journal.
+        // A commit older than the one before it comes from an earlier use of the journal.
         let is_stale = self.may_be_stale && commit.seconds < self.last_commit_seconds;
         if !self.format.is_commit_right(block) || !self.is_transaction_right(&commit) {
             return Ok(false);
@@ -193,7 +193,7 @@ impl Recovery {
         Ok(true)
     }
 
-    /// The transaction that would be next in the log.
+    /// Sequence number that the next transaction in the log would have.
     pub fn sequence(&self) -> u32 {
         self.sequence
     }
@@ -220,7 +220,7 @@ pub fn refuse_fast_commits(first_block: &[u8], sequence: u32) -> Result<()> {
     Ok(())
 }
 
-/// Contents of the log of a journal whose blocks are given.
+/// Replays the log of a journal whose blocks are given.
 pub fn replay(
     superblock: &JournalSuperblock,
     journal: &[Arc<[u8]>],
@@ -251,7 +251,7 @@ mod tests {
     use super::super::layout::superblock::tests::small;
     use super::*;
 
-    /// A journal of 64 blocks of 4 KiB that is written block by block, and the log that it is.
+    /// A journal of 64 blocks of 4 KiB that is written block by block.
     struct Log {
         superblock: JournalSuperblock,
         blocks: Vec<Arc<[u8]>>,
@@ -260,7 +260,7 @@ mod tests {
         checksum: u32,
     }
 
-    /// What a transaction does to a block.
+    /// A change of a transaction.
     enum Change {
         Write(u64, u8),
         Revoke(u64),
@@ -282,7 +282,7 @@ mod tests {
             self.at = if self.at == 63 { 1 } else { self.at + 1 };
         }
 
-        /// Content of a block, of which some begin with the journal's magic number.
+        /// Content of a block; some begin with the journal's magic number.
         fn content(byte: u8) -> Vec<u8> {
             let mut data = vec![byte; 4096];
             if byte.is_multiple_of(2) {
@@ -311,7 +311,7 @@ mod tests {
             if !revoked.is_empty() {
                 let checksum = self.checksum;
                 self.push(format.revoke_block(self.sequence, &revoked));
-                // Checksums of version 1 leave revoke blocks out.
+                // Checksums of version 1 do not cover revoke blocks.
                 self.checksum = checksum;
             }
             if !tags.is_empty() {
@@ -343,7 +343,7 @@ mod tests {
             replay(&self.superblock, &self.blocks, &small(100_000, &[]).geometry())
         }
 
-        /// Blocks that count, with the byte that fills them.
+        /// Blocks that count, with the byte with which they are filled.
         fn found(&self) -> Vec<(u64, u8)> {
             let blocks = self.replay().unwrap().blocks;
             let byte = |block: &[u8]| {
@@ -354,7 +354,7 @@ mod tests {
         }
     }
 
-    /// All checksums, each with block numbers of both widths.
+    /// All kinds of checksums, with block numbers of both widths.
     fn features() -> Vec<(u32, u32)> {
         let sums = [(0, 0), (compat::CHECKSUM, 0), (0, incompat::CSUM_V2), (0, incompat::CSUM_V3)];
         let wide = |(compat, sums): (u32, u32)| [(compat, sums), (compat, sums | incompat::WIDE)];
@@ -434,7 +434,7 @@ mod tests {
                     }
                     Ok(replayed) => {
                         assert!(!has_sums);
-                        // The transaction's own checksum goes over data and descriptors.
+                        // The transaction's own checksum covers data and descriptors.
                         assert_eq!(replayed.transactions, if is_v1 && block != 1 { 0 } else { 1 });
                     }
                 }

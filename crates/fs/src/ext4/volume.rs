@@ -19,9 +19,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Blocks of the port that are read with one call at most.
+/// Most blocks of the port that one call reads.
 const READ_BLOCKS: u64 = 256;
-/// The last word but one of a block of the file of orphans.
+/// Magic number in the last word but one of a block of the orphan file.
 const ORPHAN_MAGIC: u32 = 0x0b10_ca04;
 
 /// A mounted volume.
@@ -41,13 +41,13 @@ pub struct Volume {
 pub struct Journal {
     /// Its inode.
     pub inode: Inode,
-    /// Its superblock, as it is on the disk.
+    /// Its superblock as on the disk.
     pub superblock: JournalSuperblock,
-    /// Contents of its log; empty if the volume says that there is nothing to replay.
+    /// Contents of its log; empty if the volume says that it needs no replay.
     pub replayed: Replayed,
 }
 
-/// The superblock that a port has.
+/// Reads the superblock of a port.
 pub(super) async fn superblock_of(port: &dyn BlockPort) -> Result<Superblock> {
     let bytes = port.capacity_blocks().saturating_mul(BLOCK_BYTES as u64);
     if bytes < 2 * superblock::BYTES as u64 {
@@ -64,7 +64,7 @@ pub(super) async fn superblock_of(port: &dyn BlockPort) -> Result<Superblock> {
 }
 
 impl Volume {
-    /// A volume of which nothing is known but its superblock.
+    /// Returns a volume of which only the superblock was read.
     async fn with_superblock(port: Rc<dyn BlockPort>) -> Result<Self> {
         let superblock = superblock_of(&*port).await?;
         let geometry = superblock.geometry();
@@ -73,12 +73,12 @@ impl Volume {
         Ok(Self { port, superblock, geometry, groups, journal, needs_recovery, trusts_old_commits: false })
     }
 
-    /// Mounts a volume for reading. Errors: there is none, it is corrupt, or it has what is not supported.
+    /// Mounts a volume for reading. Errors: there is no volume, it is corrupt, or it has an unsupported feature.
     pub async fn mount(port: Rc<dyn BlockPort>) -> Result<Self> {
         Self::mount_trusting(port, false).await
     }
 
-    /// The same with a bug that tests have to find, or without it: see [`Recovery::trusts_old_commits`].
+    /// Does the same, with a bug that tests have to find if `trusts_old_commits`: see [`Recovery::trusts_old_commits`].
     pub(super) async fn mount_trusting(port: Rc<dyn BlockPort>, trusts_old_commits: bool) -> Result<Self> {
         let mut volume = Self::with_superblock(port).await?;
         volume.trusts_old_commits = trusts_old_commits;
@@ -88,8 +88,8 @@ impl Volume {
         Ok(volume)
     }
 
-    /// The same for a check, which reports everything that is broken: a broken journal or group is reported, by its kind; the volume then
-    /// goes without the log, or trusts the group's descriptor nevertheless. Errors: there is no volume.
+    /// Does the same for a check, which reports everything that is broken: a broken journal or group becomes a problem of its kind;
+    /// the volume is then opened without the log, or with the group's broken descriptor. Errors: there is no volume.
     pub(super) async fn open_broken(port: Rc<dyn BlockPort>) -> Result<(Self, Vec<Problem>)> {
         let mut volume = Self::with_superblock(port).await?;
         let mut problems = Vec::new();
@@ -138,7 +138,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The inode of the journal. Its group's descriptor may be half written; where the inodes are never changes.
+    /// The inode of the journal. Its group's descriptor may be half written, but the address of the inode table never changes.
     async fn journal_inode(&self) -> Result<Inode> {
         let ino = self.superblock.journal_ino;
         let Some((group, index)) = self.geometry.place_of_inode(ino) else {
@@ -167,7 +167,7 @@ impl Volume {
         Ok(superblock)
     }
 
-    /// A block of the journal.
+    /// Reads a block of the journal.
     async fn journal_block(&self, inode: &Inode, index: u32) -> Result<Arc<[u8]>> {
         let run = self.run(inode, index.into()).await?;
         match run.addr {
@@ -203,7 +203,7 @@ impl Volume {
         Ok(recovery.finish())
     }
 
-    /// The superblock as the log has it, which cannot change where things are.
+    /// Reads the superblock in the log, which must not change the layout.
     async fn load_superblock(&mut self) -> Result<()> {
         if self.overlay().is_empty() {
             return Ok(());
@@ -240,7 +240,7 @@ impl Volume {
         Ok(())
     }
 
-    /// The superblock, with what the log holds.
+    /// The superblock, with the changes of the log.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
     }
@@ -271,7 +271,7 @@ impl Volume {
         self.journal.as_ref().map_or(&EMPTY, |journal| &journal.replayed.blocks)
     }
 
-    /// Whether the volume was unmounted: there is nothing to replay and no orphan.
+    /// Whether the volume was unmounted, so that there is nothing to replay and no orphan.
     pub fn is_clean(&self) -> bool {
         let features = self.superblock.features;
         let orphans = self.superblock.last_orphan != Ino(0) || features.has(Feature::ORPHAN_PRESENT);
@@ -283,13 +283,13 @@ impl Volume {
         &self.port
     }
 
-    /// A block of the volume.
+    /// Reads a block of the volume.
     pub async fn block(&self, addr: Addr) -> Result<Arc<[u8]>> {
         let mut blocks = self.blocks(addr, 1).await?;
         Ok(blocks.swap_remove(0))
     }
 
-    /// Consecutive blocks of the volume. Errors: they are not all in the volume.
+    /// Reads consecutive blocks of the volume. Errors: they are not all in the volume.
     pub async fn blocks(&self, addr: Addr, count: u64) -> Result<Vec<Arc<[u8]>>> {
         let end = addr.0.checked_add(count);
         let Some(end) = end.filter(|&end| end <= self.geometry.blocks_count) else {
@@ -320,7 +320,7 @@ impl Volume {
         Ok(blocks)
     }
 
-    /// An inode at an index of a table.
+    /// Reads the inode at an index of a table.
     async fn inode_in(&self, table: Addr, ino: Ino, index: u32) -> Result<Inode> {
         let (block, at) = self.geometry.table_place(index);
         let addr = Addr(table.0.saturating_add(block.into()));
@@ -330,7 +330,7 @@ impl Volume {
         Inode::decode(&self.block(addr).await?[at..], ino, &self.geometry)
     }
 
-    /// An inode, in use or not. Errors: there is none of this number, or it is broken.
+    /// Reads an inode, in use or not. Errors: there is no such number, or the inode is broken.
     pub async fn any_inode(&self, ino: Ino) -> Result<Inode> {
         let Some((group, index)) = self.geometry.place_of_inode(ino) else {
             return corrupt(format!(
@@ -345,7 +345,7 @@ impl Volume {
         self.inode_in(desc.inode_table, ino, index).await
     }
 
-    /// An inode that is in use. Errors: it is not, or it is broken.
+    /// Reads an inode that is in use. Errors: it is not in use, or it is broken.
     pub async fn inode(&self, ino: Ino) -> Result<Inode> {
         let inode = self.any_inode(ino).await?;
         match inode.kind() {
@@ -360,7 +360,7 @@ impl Volume {
         self.inode(Ino::ROOT).await
     }
 
-    /// The bitmap of a group's blocks: a bit is set if its block is taken. Errors: the checksum.
+    /// The bitmap of a group's blocks; the bit of a block that is taken is set. Errors: the checksum.
     pub async fn block_bitmap(&self, group: Group) -> Result<Arc<[u8]>> {
         let desc = &self.groups[group.0 as usize];
         if desc.has(group::flags::BLOCK_UNINIT, &self.geometry) {
@@ -371,7 +371,7 @@ impl Volume {
         Ok(bitmap)
     }
 
-    /// The bitmap of a group's inodes: a bit is set if its inode is taken. Errors: the checksum.
+    /// The bitmap of a group's inodes; the bit of an inode that is taken is set. Errors: the checksum.
     pub async fn inode_bitmap(&self, group: Group) -> Result<Arc<[u8]>> {
         let desc = &self.groups[group.0 as usize];
         if desc.has(group::flags::INODE_UNINIT, &self.geometry) {
@@ -382,8 +382,8 @@ impl Volume {
         Ok(bitmap)
     }
 
-    /// Inodes that have to be deleted or truncated: those of the list that begins in the superblock, then those of the
-    /// file of orphans. Errors: the list is broken or has no end.
+    /// Inodes that have to be deleted or truncated: those of the list that begins in the superblock, then those of the orphan file.
+    /// Errors: the list is broken or has no end.
     pub async fn orphans(&self) -> Result<Vec<Ino>> {
         let mut orphans = Vec::new();
         let mut seen = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! A small volume, built by hand, with everything that can be read; whole and broken.
+//! Tests with a small volume, built by hand, that has everything which can be read; whole and broken.
 
 use super::layout::dirent::{self, Entry};
 use super::layout::extent::{Entries, Extent, Index, Node};
@@ -160,7 +160,7 @@ impl Made {
         self.put(ROOT_BLOCK, &block);
     }
 
-    /// Names of the indexed directory with their hashes, in the order of these.
+    /// Names of the indexed directory with their hashes, in the order of the hashes.
     fn indexed_names(&self) -> Vec<(u32, String)> {
         let hash = |name: &str| Hash::HalfMd4.of_name(name.as_bytes(), &self.superblock.hash_seed, false).0;
         let mut names: Vec<_> =
@@ -176,7 +176,7 @@ impl Made {
         let (geometry, seed) = (self.geometry, inode.seed(&self.geometry));
         self.put_inode(&inode);
         let names = self.indexed_names();
-        // Names of one hash are in two leaves, as far as the index says: name 10 is the last of the first leaf.
+        // According to the index, names of one hash are in two leaves: name 10 is the last of the first leaf.
         let entry = |hash, block| htree::Entry { hash, block };
         let entries = [entry(0, 2), entry(names[9].0 | 1, 3), entry(names[20].0, 4)];
         let root = htree::Root {
@@ -265,7 +265,7 @@ impl Made {
         self.put_inode(&inode);
     }
 
-    /// A log whose only transaction has the root directory with one name more.
+    /// A log whose only transaction adds a name to the root directory.
     fn journal(&mut self) {
         let size = u64::from(JOURNAL_BLOCKS) * BYTES as u64;
         let inode =
@@ -393,7 +393,7 @@ fn the_log_lies_over_the_disk() {
     }
 }
 
-/// A port that fails after so many writes.
+/// A port that fails after a number of writes.
 #[derive(Debug)]
 struct Cut {
     image: Rc<Image>,
@@ -419,10 +419,10 @@ impl BlockPort for Cut {
 #[test]
 fn a_log_is_written_to_its_places_whenever_the_power_goes() {
     for made in kinds() {
-        // As many volumes as cuts: the log's block, the superblock, the journal's superblock, the superblock again.
+        // There is a volume for each cut: the log's block, the superblock, the journal's superblock, the superblock again.
         for writes in 0..5 {
             let image = made.image();
-            // This feature is read only.
+            // This feature can only be read.
             let mut superblock = made.superblock.clone();
             superblock.features.set(Feature::INLINE_DATA, false);
             patch(&image, 1024, &superblock.encode());
@@ -447,7 +447,7 @@ fn a_log_is_written_to_its_places_whenever_the_power_goes() {
     }
 }
 
-/// Changes bytes of an image.
+/// Overwrites bytes of an image.
 fn patch(image: &Image, at: usize, bytes: &[u8]) {
     let block = Block((at / 4096) as u64);
     let mut content = bytes_of(&block_on(image.read(block, 1).completed()).unwrap()[0]).to_vec();
@@ -491,7 +491,7 @@ fn what_is_no_volume_or_not_supported_is_refused_with_its_name() {
     assert!(change(|it| it.features.set(Feature::ENCRYPT, true)).contains("the feature encrypt"));
 }
 
-/// Mounts, walks and reads everything, without a care for what is wrong.
+/// Mounts, walks and reads everything, and ignores errors.
 fn walk(image: &Rc<Image>) -> usize {
     let Ok(volume) = mount(image) else { return 0 };
     let Ok(root) = block_on(volume.root()) else { return 1 };
@@ -532,7 +532,7 @@ fn no_byte_of_the_metadata_can_make_it_panic() {
         };
         let start = (addr % 4) as usize * BYTES;
         for at in 0..BYTES {
-            // Most zeros are no fields.
+            // Most zeros are not fields.
             let values = match content[start + at] {
                 0 if at % 2 == 0 => &[0xff][..],
                 0 => &[1],

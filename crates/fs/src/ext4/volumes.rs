@@ -1,4 +1,4 @@
-//! ext4 behind the interface for code that does not know a volume's format.
+//! ext4 behind the interface for callers that do not know a volume's format.
 
 use super::error::{Named, Result};
 use super::layout::superblock::{Feature, Superblock};
@@ -29,7 +29,7 @@ impl Volumes for Named {
 
     fn described(superblock: &Superblock) -> Described {
         let mut features = superblock.features.names();
-        // What every volume of today has says nothing of this one.
+        // Features that every volume has today are not listed.
         let usual = Options::new(0).features.names();
         let lacks: Vec<String> =
             usual.iter().filter(|name| !features.contains(name)).map(|name| format!("^{name}")).collect();
@@ -98,7 +98,7 @@ fn checked(report: Report, superblock: &Superblock) -> Checked {
         ));
     }
     if has_errors_noted {
-        lines.push("somebody noted that it had errors".into());
+        lines.push("the volume has a note of earlier errors".into());
     }
     lines.push(format!(
         "{directories} directories, {files} files, {others} others, {orphans} orphans; {data_blocks} blocks of data, \

@@ -31,11 +31,11 @@ pub(crate) struct Synced {
     last: usize,
     /// The last inode with a name that the checkpoint may lack.
     pub(crate) named: Option<usize>,
-    /// The newest of each of its nodes, in the order of the chain.
+    /// The newest version of each of its nodes, in the order of the chain.
     pub(crate) nodes: Vec<usize>,
 }
 
-/// Files that fsync wrote, by inode.
+/// Finds the files that fsync completed in a chain, by inode.
 pub(crate) fn synced(chain: &[Link]) -> BTreeMap<Nid, Synced> {
     let mut inodes: BTreeMap<Nid, Synced> = BTreeMap::new();
     for (at, link) in chain.iter().enumerate().filter(|(_, link)| link.footer.is_fsynced) {
@@ -60,7 +60,7 @@ pub(crate) fn synced(chain: &[Link]) -> BTreeMap<Nid, Synced> {
 }
 
 impl Volume {
-    /// The nodes that were written on top of the checkpoint, in their order. Errors: the port's.
+    /// Reads the nodes that were written after the checkpoint, in their order. Errors: those of the port.
     pub(crate) async fn chain(&self) -> Result<Vec<Link>> {
         let cursor = self.checkpoint().cursor(Log::WarmNode);
         let mut addr = self.geometry().main_block(cursor.segment, cursor.offset.into());

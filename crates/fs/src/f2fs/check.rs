@@ -34,17 +34,17 @@ pub struct Report {
     pub problems_untold: u64,
     /// Whether the volume was unmounted.
     pub is_clean: bool,
-    /// Files that fsync wrote after the checkpoint. They were not looked at; a mount for writing recovers them.
+    /// Number of files that fsync wrote after the checkpoint. They were not checked; a mount for writing recovers them.
     pub synced_files: u64,
     /// Version of the checkpoint that was checked.
     pub checkpoint: u64,
     /// Directories.
     pub directories: u64,
-    /// Files of bytes.
+    /// Regular files.
     pub files: u64,
-    /// Links, devices, pipes and sockets.
+    /// Symbolic links, devices, pipes and sockets.
     pub others: u64,
-    /// Inodes without a name that wait for their end.
+    /// Inodes without a name that wait to be freed.
     pub orphans: u64,
     /// Nodes, inodes included.
     pub nodes: u64,
@@ -97,7 +97,7 @@ async fn look(port: Rc<dyn BlockPort>) -> Result<Report> {
     Ok(checker.report)
 }
 
-/// An inode that was found, and by how many names.
+/// An inode that was found, and the number of its names.
 #[derive(Debug)]
 struct Found {
     names: u32,
@@ -121,9 +121,9 @@ struct Checker {
     volume: Volume,
     nat: BTreeMap<Nid, NatEntry>,
     sit: Vec<SitEntry>,
-    /// A bit for each block of the main area that was found.
+    /// A bit for each block of the main area that was found in use.
     used: Vec<u64>,
-    /// The owner of each of them, and whether it is a node.
+    /// Address and owner of each of these blocks, and whether it is a node.
     owners: Vec<(Addr, Owner, bool)>,
     nodes: BTreeSet<Nid>,
     inodes: BTreeMap<Nid, Found>,
@@ -211,7 +211,7 @@ impl Checker {
         self.contents(&inode, reference.parent).await
     }
 
-    /// A node's block, if it is what it should be. Everything else is a problem.
+    /// Reads a node and checks its footer; returns `None` and notes a problem if it is not the expected node.
     async fn node(&mut self, nid: Nid, ino: Nid, offset: u32) -> Result<Option<Arc<[u8]>>> {
         let Some(entry) = self.nat.get(&nid).copied() else {
             self.problem("node", format!("node {nid} of inode {ino} is not in the NAT"));
@@ -248,7 +248,7 @@ impl Checker {
         Ok(Some(block))
     }
 
-    /// Takes a block of the main area for its only owner.
+    /// Marks a block of the main area as used by this owner; it must not have another one.
     fn take(&mut self, addr: Addr, owner: Owner, is_node: bool) -> bool {
         let nid = owner.nid;
         let Some((segment, offset)) = self.volume.geometry().place_of(addr) else {
@@ -307,7 +307,7 @@ impl Checker {
         Ok(())
     }
 
-    /// All nodes and data of an inode. `data` gets the blocks that have a place, with their numbers in the file.
+    /// Walks all nodes and data of an inode. `data` gets each block that has an address, with its number in the file.
     async fn inode_data(
         &mut self,
         inode: &Inode,
@@ -350,7 +350,7 @@ impl Checker {
         Ok(())
     }
 
-    /// The data of one node.
+    /// Checks the data addresses in one node.
     fn addresses(
         &mut self,
         nid: Nid,
@@ -409,7 +409,7 @@ impl Checker {
         Ok(())
     }
 
-    /// The entries of one room. `index` is the block of the directory, `None` inline.
+    /// Checks the entries in one room. `index` is the block of the directory, `None` for inline entries.
     fn entries(
         &mut self,
         dir: &Inode,
@@ -521,7 +521,7 @@ impl Checker {
         }
     }
 
-    /// One entry of the SIT against what was found.
+    /// Compares one entry of the SIT with what was found.
     fn segment(&mut self, segment: SegNo) {
         let entry = self.sit[segment.0 as usize].clone();
         let cursor = self.volume.log_at(segment);
@@ -598,7 +598,7 @@ impl Checker {
                 }
             };
             let said = summary.owners[offset as usize];
-            // The version of a node is in the NAT only.
+            // The version of a node is only in the NAT.
             let same = if is_node { said.nid == owner.nid } else { said == owner };
             if !same {
                 self.problem(

@@ -1,4 +1,4 @@
-//! Why an F2FS volume cannot be made, mounted or read.
+//! Errors of making, mounting and reading an F2FS volume.
 
 use crate::format;
 
@@ -17,7 +17,7 @@ pub type Error = format::Error<Named>;
 /// Result of this file system.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A contradiction on the disk, with its place.
+/// Returns the error for a contradiction on the disk; `what` names its place.
 pub(crate) fn corrupt<T>(what: impl Into<String>) -> Result<T> {
     Err(Error::Corrupt(what.into()))
 }

@@ -18,9 +18,9 @@ use crate::boxed::Boxed;
 use crate::port::{BLOCK_BYTES, Block, BlockBytes, BlockPort, Write, bytes_of, payload_of};
 use flashweir_core::Payload;
 
-/// Blocks that are looked at at once for what has to be wiped.
+/// Number of blocks that are read at once to find those that have to be wiped.
 const WIPE_BLOCKS: u32 = 256;
-/// A segment for each log, and as many again to write on.
+/// A zone for each log, and as many again to write on.
 const ZONES_MIN: u32 = 2 * Log::ALL.len() as u32;
 /// Contents of files with these extensions hardly change.
 const COLD_EXTENSIONS: [&str; 22] = [
@@ -33,28 +33,29 @@ const HOT_EXTENSIONS: [&str; 1] = ["db"];
 /// Options of a new volume.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Its size in blocks.
+    /// Size of the volume in blocks.
     pub blocks: u64,
-    /// Its name, at most 511 units of UTF-16.
+    /// Label of the volume, at most 511 UTF-16 units.
     pub label: String,
-    /// Its identity.
+    /// UUID of the volume.
     pub uuid: [u8; 16],
-    /// Part of the main area that users cannot have, in hundredths of a per cent; `None` is what leaves them most.
+    /// Part of the main area that is not available to users, in hundredths of a per cent; `None` chooses the part that leaves users
+    /// most.
     pub overprovision: Option<u32>,
-    /// Segments of 2 MiB in a section, the unit of cleaning.
+    /// Segments of 2 MiB in a section, which is the unit of cleaning.
     pub segments_per_section: u32,
     /// Sections in a zone.
     pub sections_per_zone: u32,
-    /// Optional parts of the format, among those that are written.
+    /// Optional features, of those that can be written.
     pub features: Features,
-    /// The time that the root directory bears.
+    /// Time stamp of the root directory.
     pub time: Time,
-    /// User and group that own it.
+    /// User and group that own the root directory.
     pub root_owner: (u32, u32),
 }
 
 impl Options {
-    /// A volume of so many blocks with the usual options. Its identity is all zeros.
+    /// The usual options for a volume of `blocks` blocks. Its UUID is all zeros.
     pub fn new(blocks: u64) -> Self {
         Self {
             blocks,
@@ -73,12 +74,12 @@ impl Options {
     pub const FEATURES: [&'static str; 5] =
         ["extra_attr", "flexible_inline_xattr", "inode_checksum", "inode_crtime", "sb_checksum"];
 
-    /// Whether they make a volume. Errors: the option that does not.
+    /// Checks whether these options make a volume. Errors: the option that does not.
     pub fn check(&self) -> Result<()> {
         plan(self).map(|_| ())
     }
 
-    /// Switches a feature on by its name. Errors: [`mkfs`] does not make it.
+    /// Switches a feature on by its name. Errors: [`mkfs`] does not support it.
     pub fn add_feature(&mut self, name: &str) -> Result<()> {
         let bits = match name {
             "extra_attr" => Features::EXTRA_ATTR,
@@ -97,18 +98,18 @@ impl Options {
     }
 }
 
-/// How much of the main area users cannot have.
+/// The part of the main area that is not available to users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Overprovision {
     /// Segments that only cleaning may use.
     reserved: u32,
-    /// These, and what makes cleaning cheap.
+    /// The reserved segments, and those that make cleaning cheap.
     total: u32,
 }
 
 impl Overprovision {
-    /// For an over-provisioned part in hundredths of a per cent. With a smaller part sections are fuller when they are cleaned, so more of
-    /// them are needed at once to gain one.
+    /// The segments for an over-provisioned part in hundredths of a per cent. With a smaller part sections are fuller when they are
+    /// cleaned, so more of them are needed at once to gain one.
     fn new(main_segments: u32, segments_per_section: u32, part: u32) -> Self {
         let sections = 2 * (10_000 / part + 1) + Log::ALL.len() as u32;
         let reserved = sections.saturating_mul(segments_per_section);
@@ -116,14 +117,14 @@ impl Overprovision {
         Self { reserved, total: reserved.saturating_add((rest * u64::from(part) / 10_000) as u32) }
     }
 
-    /// The part that leaves users most.
+    /// The part that leaves users most blocks.
     fn best(main_segments: u32, segments_per_section: u32) -> Self {
         let parts = (1..=95 * 100).map(|part| Self::new(main_segments, segments_per_section, part));
         parts.min_by_key(|overprovision| overprovision.total).expect("there are parts")
     }
 }
 
-/// The superblock of a volume. Errors: options that make none.
+/// The superblock of a volume with these options. Errors: options that make no volume.
 fn plan(options: &Options) -> Result<(Superblock, Overprovision)> {
     let fail = |what: String| Err(Error::Option(what));
     let Options { segments_per_section: per_section, sections_per_zone: per_zone, .. } = *options;
@@ -216,7 +217,7 @@ fn plan(options: &Options) -> Result<(Superblock, Overprovision)> {
     Ok((superblock, overprovision))
 }
 
-/// Makes an empty volume. Errors: options that make none, and the port's.
+/// Makes an empty volume. Errors: options that make no volume, and those of the port.
 pub fn mkfs<'a>(port: &'a dyn BlockPort, options: &'a Options) -> Boxed<'a, Result<Superblock>> {
     Box::pin(make(port, options))
 }
@@ -239,7 +240,7 @@ async fn make(port: &dyn BlockPort, options: &Options) -> Result<Superblock> {
 
     let node_at = geometry.main_block(starts[Log::HotNode.index()], 0);
     let data_at = geometry.main_block(starts[Log::HotData.index()], 0);
-    // Odd and different for each volume: recovery must not take nodes of another one for its own.
+    // Odd, and different for each volume: recovery must not take the nodes of an older volume for its own.
     let version = u64::from(u32::from_le_bytes(array_at(&options.uuid, 0)) >> 1 | 1);
     write(port, node_at, &root_inode(options, version, data_at, Addr(node_at.0 + 1))).await?;
     write(port, data_at, &root_entries()).await?;
@@ -280,7 +281,7 @@ async fn make(port: &dyn BlockPort, options: &Options) -> Result<Superblock> {
         }
     }
     port.flush().completed().await?;
-    // The superblocks come last: what was cut off before is no volume.
+    // The superblocks are written last: after a power cut before that there is no volume.
     for block in 0..2 {
         let mut content = [0; BLOCK_BYTES];
         superblock.encode(&mut content);
@@ -296,7 +297,7 @@ async fn write(port: &dyn BlockPort, addr: Addr, content: &BlockBytes) -> Result
     Ok(())
 }
 
-/// Writes zeros where there are others, so that a sparse image stays sparse.
+/// Writes zeros over blocks that are not zero, so that a sparse image stays sparse.
 async fn wipe(port: &dyn BlockPort, first: u32, count: u32) -> Result<()> {
     let mut at = u64::from(first);
     let end = at + u64::from(count);
@@ -337,7 +338,7 @@ fn root_entries() -> BlockBytes {
     block
 }
 
-/// The two inodes that are only numbers are at block 1, as in all volumes.
+/// The two inodes that exist only as numbers have the address 1, as in all volumes.
 fn first_nat_block(root: Addr) -> BlockBytes {
     let mut block = [0; BLOCK_BYTES];
     for (nid, addr) in [(Nid::NODE, Addr(1)), (Nid::META, Addr(1)), (Nid::ROOT, root)] {
@@ -347,7 +348,7 @@ fn first_nat_block(root: Addr) -> BlockBytes {
     block
 }
 
-/// Compact summaries of the data logs with the SIT's journal, and summaries of the node logs.
+/// Compact summaries of the data logs with the SIT's journal, and the summaries of the node logs.
 fn first_summaries(cursors: &[Cursor; 6]) -> Vec<BlockBytes> {
     let sit = Log::ALL.map(|log| {
         let cursor = cursors[log.index()];

@@ -14,20 +14,20 @@ use crate::xattrs::Xattr;
 use flashweir_core::Payload;
 use std::sync::Arc;
 
-/// Blocks that are read with one call at most when a whole file is.
+/// Most blocks that one call reads when a whole file is read.
 const READ_BLOCKS: u64 = 256;
 
 /// A part of a file: the addresses in one node, or a hole.
 #[derive(Clone, Debug)]
 pub(crate) enum Leaf {
-    /// This many blocks without a node.
+    /// A hole of this many blocks, for which there is no node.
     Hole(u64),
-    /// The addresses from the wanted one on.
+    /// The addresses from the wanted one on, to the end of the node.
     Addresses(Vec<Addr>),
 }
 
 impl Volume {
-    /// A node of a file, whose footer has to agree.
+    /// Reads a node of a file; its footer has to agree.
     pub(crate) async fn node_of(&self, inode: Nid, nid: Nid, offset: u32) -> Result<Arc<[u8]>> {
         let entry = self.nat_entry(nid).await?;
         self.node_at(inode, nid, offset, entry.addr).await
@@ -46,7 +46,7 @@ impl Volume {
                 Some(block) => Nid(node::word(block, step.slot)),
             };
             if nid == Nid(0) {
-                // Everything below is a hole too; go on behind it.
+                // Everything below this node is a hole too, and is skipped.
                 let levels_below = path.steps().len() - level;
                 let below = u64::from(NODE_WORDS).pow(levels_below as u32);
                 return Ok(Leaf::Hole(below - offset_in_subtree(path.steps(), level, path.index)));
@@ -61,7 +61,7 @@ impl Volume {
         Ok(Leaf::Addresses(addrs.collect()))
     }
 
-    /// The addresses of `count` blocks of a file, holes included. Errors: the way there is broken.
+    /// The addresses of `count` blocks of a file, holes included. Errors: a node on the path is broken.
     pub async fn map(&self, inode: &Inode, index: u64, count: u32) -> Result<Vec<Addr>> {
         let mut addrs = Vec::with_capacity(count as usize);
         while addrs.len() < count as usize {
@@ -77,8 +77,8 @@ impl Volume {
         Ok(addrs)
     }
 
-    /// The contents of `count` blocks of a file whose contents are not inline. Bytes of the last block beyond the end of the file are as on
-    /// the disk.
+    /// The contents of `count` blocks of a file whose contents are not inline. Bytes beyond the end of the file are those of the
+    /// disk.
     pub async fn read_blocks(&self, inode: &Inode, index: u64, count: u32) -> Result<Vec<Payload>> {
         let addrs = self.map(inode, index, count).await?;
         let mut tickets = Vec::new();
@@ -200,7 +200,7 @@ impl Volume {
         Ok(entries)
     }
 
-    /// The entry of a name. Errors: a broken directory; that there is none is no error.
+    /// The entry of a name; `None` if the directory has none. Errors: a broken directory.
     pub async fn lookup(&self, inode: &Inode, name: &[u8]) -> Result<Option<Entry>> {
         Self::check_directory(inode)?;
         let hash = dentry::hash(name);
@@ -246,7 +246,7 @@ impl Volume {
         self.block(addr).await
     }
 
-    /// The inode at a path of names from the root, without following links. `None` if a name does not exist.
+    /// The inode at a path of names from the root, without following symbolic links. `None` if a name does not exist.
     pub async fn find(&self, path: &[u8]) -> Result<Option<Inode>> {
         let mut inode = self.root().await?;
         for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
@@ -272,7 +272,7 @@ impl Volume {
     }
 }
 
-/// How far into the subtree of the node of `level` a path leads, in blocks.
+/// Distance in blocks from the begin of the subtree of the node on `level` to the block of the path.
 fn offset_in_subtree(steps: &[node::Step], level: usize, index: u32) -> u64 {
     let below = steps[level + 1..].iter().map(|step| u64::from(step.slot)).chain([u64::from(index)]);
     below.fold(0, |offset, slot| offset * u64::from(NODE_WORDS) + slot)

@@ -47,7 +47,7 @@ fn a_new_volume_has_an_empty_root_and_is_good() {
 fn a_volume_is_a_function_of_its_options() {
     let image = made(&small());
     let bytes = image.to_bytes().unwrap();
-    // What a disk held before does not show through in what is read.
+    // Nothing that the disk held before can be read.
     let dirty = Image::from_bytes(&vec![0xa5; bytes.len()]);
     block_on(mkfs(&dirty, &small())).unwrap();
     let main = block_on(Volume::mount(image as _)).unwrap().superblock().main.0 as usize * 4096;
@@ -76,7 +76,7 @@ fn options_that_make_no_volume() {
     assert_eq!(short, "a volume of 16384 blocks on a disk of 5");
 }
 
-/// Changes bytes of a block.
+/// Overwrites bytes of a block.
 fn patch(image: &Image, block: u64, at: usize, bytes: &[u8]) {
     let content = block_on(image.read(Block(block), 1).completed()).unwrap();
     let mut content = bytes_of(&content[0]).to_vec();
@@ -122,7 +122,7 @@ fn what_is_no_volume_or_not_supported_is_refused_with_its_name() {
     assert!(mount(&image).contains("no checkpoint pack is valid"));
 }
 
-/// Mounts, walks and reads everything, without a care for what is wrong.
+/// Mounts, walks and reads everything, and ignores errors.
 fn walk(image: &Rc<Image>) -> usize {
     let Ok(volume) = block_on(Volume::mount(Rc::clone(image) as _)) else { return 0 };
     let Ok(root) = block_on(volume.root()) else { return 1 };
@@ -152,7 +152,7 @@ fn no_byte_of_the_metadata_can_make_it_panic() {
             patch(&image, 0, 1024, &[0; 4]);
         }
         for at in 0..4096 {
-            // Bytes that mean something, and some of those that do not.
+            // Bytes that have a meaning, and some of those that have none.
             if content[at] == 0 && at % 37 != 0 && !(1024..1124).contains(&at) && at > 200 {
                 continue;
             }
@@ -177,7 +177,7 @@ fn no_checkpoint_whose_checksum_is_right_can_make_it_panic() {
         for value in [0, 1, 0x7f, 0x80, 0xff, content[at] ^ 4] {
             let mut changed: [u8; 4096] = content[..].try_into().unwrap();
             changed[at] = value;
-            // Another place of the checksum needs another checksum.
+            // If the checksum is at another offset, its value has to change.
             let crc_at = (layout::bytes::u32_at(&changed, 164) as usize).clamp(192, 4092);
             let front = layout::bytes::crc32(layout::MAGIC, &changed[..crc_at]);
             let crc = if crc_at < 4092 { layout::bytes::crc32(front, &changed[crc_at + 4..]) } else { front };

@@ -27,11 +27,11 @@ pub struct Volume {
     checkpoint: Checkpoint,
     /// Stamp of the nodes that were written after the checkpoint.
     epoch: Epoch,
-    /// Which of the two packs is valid.
+    /// Number of the checkpoint pack that is valid.
     pack: usize,
     /// Inodes without a name that were still open.
     orphans: Vec<Nid>,
-    /// Summaries of the six logs; those of nodes only where the pack has them.
+    /// Summaries of the six logs; those of node logs only if the pack has them.
     summaries: Vec<Option<Summary>>,
     nat_journal: BTreeMap<Nid, NatEntry>,
     sit_journal: BTreeMap<SegNo, SitEntry>,
@@ -39,13 +39,13 @@ pub struct Volume {
     nat_blocks: RefCell<BTreeMap<u32, Arc<[u8]>>>,
 }
 
-/// Contents of the block at an address.
+/// Reads the block at an address.
 async fn block_at(port: &dyn BlockPort, addr: Addr) -> Result<Arc<[u8]>> {
     let answer = port.read(Geometry::block(addr), 1).completed().await?;
     Ok(bytes_of(&answer[0]))
 }
 
-/// Consecutive blocks as one string of bytes.
+/// Reads consecutive blocks as one string of bytes.
 async fn blocks_at(port: &dyn BlockPort, addr: Addr, count: u32) -> Result<Vec<u8>> {
     let answer = port.read(Geometry::block(addr), count).completed().await?;
     let mut bytes = Vec::with_capacity(answer.len() * BLOCK_BYTES);
@@ -55,7 +55,7 @@ async fn blocks_at(port: &dyn BlockPort, addr: Addr, count: u32) -> Result<Vec<u
     Ok(bytes)
 }
 
-/// The first of the two superblocks that is good.
+/// The first of the two superblocks that is valid.
 pub(super) async fn superblock_of(port: &dyn BlockPort) -> Result<Superblock> {
     if port.capacity_blocks() < 2 {
         let blocks = port.capacity_blocks();
@@ -73,7 +73,7 @@ pub(super) async fn superblock_of(port: &dyn BlockPort) -> Result<Superblock> {
             Err(error) => errors.push(error),
         }
     }
-    // What is not supported or broken says more than that the other copy is absent.
+    // An unsupported or broken copy is reported rather than the absence of the other one.
     errors.sort_by_key(|error| match error {
         Error::Refused(_) => 0,
         Error::Corrupt(_) => 1,
@@ -100,7 +100,7 @@ async fn valid_pack(
 }
 
 impl Volume {
-    /// Mounts a volume for reading. Errors: there is none, it is corrupt, or it has what is not supported.
+    /// Mounts a volume for reading. Errors: there is no volume, it is corrupt, or it has an unsupported feature.
     pub async fn mount(port: Rc<dyn BlockPort>) -> Result<Self> {
         let superblock = superblock_of(&*port).await?;
         let geometry = superblock.geometry();
@@ -210,7 +210,7 @@ impl Volume {
         &self.orphans
     }
 
-    /// Whether the checkpoint is that of an unmount. Linux may have written on top of it nevertheless; see [`Self::chain`].
+    /// Whether the checkpoint is that of an unmount. Even then Linux may have written after it; see [`Self::chain`].
     pub fn is_clean(&self) -> bool {
         self.checkpoint.flags.has(Flags::UNMOUNTED)
     }
@@ -220,7 +220,7 @@ impl Volume {
         &self.port
     }
 
-    /// A block of the disk.
+    /// Reads a block of the disk.
     pub async fn block(&self, addr: Addr) -> Result<Arc<[u8]>> {
         block_at(&*self.port, addr).await
     }
@@ -292,22 +292,22 @@ impl Volume {
         Ok(entries)
     }
 
-    /// Segments that the SIT's journal has entries for.
+    /// Segments for which the SIT's journal has entries.
     pub fn sit_journal_segments(&self) -> impl Iterator<Item = SegNo> + '_ {
         self.sit_journal.keys().copied()
     }
 
-    /// Nodes that the NAT's journal has entries for.
+    /// Nodes for which the NAT's journal has entries.
     pub(super) fn nat_journal_nids(&self) -> impl Iterator<Item = Nid> + '_ {
         self.nat_journal.keys().copied()
     }
 
-    /// Which of the two checkpoint packs is valid.
+    /// Number of the checkpoint pack that is valid.
     pub(super) fn pack(&self) -> usize {
         self.pack
     }
 
-    /// The log that is writing a segment, with its cursor.
+    /// The log that writes a segment, with its cursor.
     pub fn log_at(&self, segment: SegNo) -> Option<(Log, Cursor)> {
         Log::ALL
             .into_iter()
@@ -315,7 +315,7 @@ impl Volume {
             .find(|(_, cursor)| cursor.segment == segment)
     }
 
-    /// The summary of a segment. If the pack has none for a log of nodes, it is built from the footers of the nodes.
+    /// The summary of a segment. If the pack has none for a node log, it is built from the footers of the nodes.
     pub async fn summary(&self, segment: SegNo) -> Result<Summary> {
         let Some((log, _)) = self.log_at(segment) else {
             return Ok(Summary::decode(&self.block(self.geometry.summary_block(segment)).await?));
@@ -334,13 +334,13 @@ impl Volume {
         Ok(summary)
     }
 
-    /// A node's block. Errors: the number is free, or its block says that it is another node.
+    /// Reads a node's block. Errors: the number is free, or the block says that it is another node.
     pub async fn node(&self, nid: Nid) -> Result<Arc<[u8]>> {
         let entry = self.nat_entry(nid).await?;
         self.node_block(nid, entry.addr).await
     }
 
-    /// The node in a block, of any inode.
+    /// Reads the node in a block, whatever its inode.
     pub(super) async fn node_block(&self, nid: Nid, addr: Addr) -> Result<Arc<[u8]>> {
         if self.geometry.place_of(addr).is_none() {
             return corrupt(format!("node {nid} is at block {addr}, outside of the main area"));
@@ -353,7 +353,7 @@ impl Volume {
         Ok(block)
     }
 
-    /// The node of an inode in a block; the node's footer has to agree.
+    /// Reads the node of an inode in a block; its footer has to agree.
     pub(super) async fn node_at(&self, ino: Nid, nid: Nid, offset: u32, addr: Addr) -> Result<Arc<[u8]>> {
         let block = self.node_block(nid, addr).await?;
         let footer = Footer::decode(&block);
@@ -366,13 +366,13 @@ impl Volume {
         Ok(block)
     }
 
-    /// An inode. Errors: it does not exist, or contradicts itself.
+    /// Reads an inode. Errors: it does not exist, or contradicts itself.
     pub async fn inode(&self, nid: Nid) -> Result<Inode> {
         let entry = self.nat_entry(nid).await?;
         self.inode_at(nid, entry.addr).await
     }
 
-    /// The inode that is at a block.
+    /// Reads the inode in a block.
     pub(super) async fn inode_at(&self, nid: Nid, addr: Addr) -> Result<Inode> {
         let block = self.node_at(nid, nid, 0, addr).await?;
         let seed = self.superblock.inode_checksum_seed();

@@ -1,4 +1,4 @@
-//! F2FS behind the interface for code that does not know a volume's format.
+//! F2FS behind the interface for callers that do not know a volume's format.
 
 use super::error::{Named, Result};
 use super::layout::Superblock;

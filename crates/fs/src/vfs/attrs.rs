@@ -10,12 +10,12 @@ use super::{Acl, AclKind, Errno, Fs, mode};
 /// A new time of an inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SetTime {
-    /// It stays.
+    /// The time stays.
     #[default]
     Omit,
-    /// The present.
+    /// The current time.
     Now,
-    /// This one.
+    /// This time.
     At(Timestamp),
 }
 
@@ -28,7 +28,7 @@ impl<F: Fs> Vfs<F> {
         self.0.fs.getattr(ino).await
     }
 
-    /// Changes attributes under the inode's lock, as `decide` says after a look at the present ones.
+    /// Changes attributes under the inode's lock; `decide` returns the changes for the current attributes.
     async fn change(&self, ino: Ino, decide: impl FnOnce(&Attr) -> Result<SetAttr>) -> Result<Attr> {
         let inode = self.inode(ino);
         let _lock = inode.lock.alone().await;
@@ -100,7 +100,7 @@ impl<F: Fs> Vfs<F> {
         .await
     }
 
-    /// truncate of an inode that the caller may write to, as `creds` decide.
+    /// truncate of an inode; `creds` must have the right to write to it.
     pub async fn truncate_inode(&self, creds: &Creds, ino: Ino, size: u64) -> Result<Attr> {
         let attr = self.0.fs.getattr(ino).await?;
         match attr.kind {
@@ -116,7 +116,7 @@ impl<F: Fs> Vfs<F> {
         ended.map(|()| attr)
     }
 
-    /// Changes the size of a file in use, with its times; the rights were checked.
+    /// Changes the size of a file in use, with its times. The caller has checked the rights.
     pub(crate) async fn resize_checked(
         &self,
         inode: &super::mount::InodeRef<F>,
@@ -134,7 +134,7 @@ impl<F: Fs> Vfs<F> {
         Ok(attr)
     }
 
-    /// The mode of a file after a write by a caller other than root, if it changes.
+    /// The mode of a file after a write by a caller other than root, if the write changes it.
     pub(crate) async fn mode_after_write(
         &self,
         inode: &super::inode::Inode,
@@ -158,7 +158,7 @@ impl<F: Fs> Vfs<F> {
             return Ok(acl.to_wire().into());
         }
         match check_xattr(creds, &attr, name, Wish::READ) {
-            // For callers without the right to see them, no such attributes exist.
+            // A caller without the right to see such attributes is told that there are none.
             Err(Errno::EPERM) => return Err(Errno::ENODATA),
             checked => checked?,
         }
@@ -167,9 +167,8 @@ impl<F: Fs> Vfs<F> {
         self.0.fs.getxattr(ino, name).await
     }
 
-    /// Sets an extended attribute. `ERANGE` if the name is too long, `E2BIG` if the value is. One that is an access control list
-    /// goes through [`Self::set_acl_of`]; whether the caller is in the file's group is then what `creds` say, and `mode` does not
-    /// matter, as in Linux.
+    /// Sets an extended attribute. `ERANGE` if the name is too long, `E2BIG` if the value is. An access control list goes through
+    /// [`Self::set_acl_of`]; `creds` then decide whether the caller is in the file's group, and `mode` is ignored, as in Linux.
     pub async fn set_xattr_of(
         &self,
         creds: &Creds,
@@ -193,7 +192,7 @@ impl<F: Fs> Vfs<F> {
         self.0.fs.setxattr(ino, name, value, mode, self.timestamp()).await
     }
 
-    /// The names of the extended attributes that the caller may know of.
+    /// The names of the extended attributes that the caller may see.
     pub async fn xattr_names_of(&self, creds: &Creds, ino: Ino) -> Result<Vec<Box<[u8]>>> {
         let inode = self.inode(ino);
         let _lock = inode.lock.shared().await;
@@ -202,7 +201,7 @@ impl<F: Fs> Vfs<F> {
         Ok(names)
     }
 
-    /// Removes an extended attribute. That an access control list is not there is no error, as in Linux.
+    /// Removes an extended attribute. A missing access control list is not an error, as in Linux.
     pub async fn remove_xattr_of(&self, creds: &Creds, ino: Ino, name: &[u8]) -> Result<()> {
         if let Some(kind) = AclKind::of_name(name) {
             return self.set_acl_of(creds, ino, kind, &[], false).await;
@@ -227,10 +226,10 @@ impl<F: Fs> Vfs<F> {
         self.0.fs.acl(attr.ino, kind).await
     }
 
-    /// Sets an access control list, given as programs have it (see [`Acl`]); an empty one removes it. An access list changes the
-    /// permission bits, and is not kept if these say all of it. With `clears_setgid`, the caller is neither in the file's group
-    /// nor privileged, and an access list that it sets clears the set-group bit. `EINVAL` for an invalid list, `EPERM` unless owner or
-    /// root, `EACCES` for a default list of anything but a directory, `EOPNOTSUPP` for symbolic links.
+    /// Sets an access control list in the form in which programs have it (see [`Acl`]); an empty one removes it. An access list
+    /// changes the permission bits, and is not kept if these express all of it. With `clears_setgid`, the caller is neither in the
+    /// file's group nor privileged, and an access list that it sets clears the set-group bit. `EINVAL` for an invalid list, `EPERM`
+    /// unless owner or root, `EACCES` for a default list of anything but a directory, `EOPNOTSUPP` for symbolic links.
     pub async fn set_acl_of(
         &self,
         creds: &Creds,
@@ -265,7 +264,7 @@ impl<F: Fs> Vfs<F> {
     }
 }
 
-/// `EFBIG` beyond `max`, `EINVAL` where a signed offset would be negative.
+/// Checks a size: `EFBIG` beyond `max`, `EINVAL` if it would be negative as a signed offset.
 pub(crate) fn check_size(size: u64, max: u64) -> Result<()> {
     match size {
         _ if size > i64::MAX as u64 => Err(Errno::EINVAL),
@@ -274,7 +273,7 @@ pub(crate) fn check_size(size: u64, max: u64) -> Result<()> {
     }
 }
 
-/// Without the set-user bit, and without the set-group bit where it means that (and not mandatory locks).
+/// The mode without the set-user bit, and without the set-group bit unless that stands for mandatory locks.
 fn without_privileges(bits: u16) -> u16 {
     let group = if bits & mode::GROUP_EXEC != 0 { mode::SETGID } else { 0 };
     bits & !mode::SETUID & !group

@@ -32,13 +32,13 @@ impl<'a> Source<'a> {
         Self { content: Content::Zero, len }
     }
 
-    /// Synthetic: page `n` of the file gets what `pattern(operation, n)` stands for. A part of a page gets the same
-    /// part of that.
+    /// Synthetic data: page `n` of the file gets the content for which `pattern(operation, n)` stands. A part of a page gets the
+    /// same part of that content.
     pub const fn pattern(operation: u64, len: u64) -> Self {
         Self { content: Content::Pattern(operation), len }
     }
 
-    /// Bytes.
+    /// Length in bytes.
     #[inline]
     pub const fn len(&self) -> u64 {
         self.len
@@ -64,7 +64,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Puts the bytes from `at` on into bytes `from..to` of the page `index`, whose content is `payload`.
+    /// Copies the bytes of the source from `at` on into bytes `from..to` of the page `index`, whose content is `payload`.
     pub(crate) fn merge(&self, index: u64, at: u64, (from, to): (usize, usize), payload: &mut Payload) {
         let page = bytes_mut(payload);
         let part = &mut page[from..to];
@@ -80,7 +80,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The payload as bytes that may be changed. A payload that is shared is copied.
+/// The payload as bytes that may be changed. A shared payload is copied first.
 pub(crate) fn bytes_mut(payload: &mut Payload) -> &mut [u8] {
     if !matches!(payload, Payload::Bytes(_)) {
         let mut whole = [0; PAGE_BYTES];
@@ -93,7 +93,7 @@ pub(crate) fn bytes_mut(payload: &mut Payload) -> &mut [u8] {
     }
 }
 
-/// Zeroes the page from byte `from` on. Returns whether anything but zeros was there.
+/// Zeroes the page from byte `from` on. Returns whether any of these bytes was not zero.
 pub(crate) fn zero_tail(payload: &mut Payload, from: usize) -> bool {
     if has_zero_tail(payload, from) {
         return false;
@@ -126,7 +126,7 @@ enum Target<'a> {
 }
 
 impl<'a> Sink<'a> {
-    /// Into these bytes.
+    /// A destination in these bytes.
     pub const fn bytes(bytes: &'a mut [u8]) -> Self {
         let len = bytes.len() as u64;
         Self { target: Target::Bytes(bytes), len }
@@ -137,23 +137,23 @@ impl<'a> Sink<'a> {
         Self { target: Target::Nowhere, len }
     }
 
-    /// Appends the payload of each page that `len` bytes touch, whole pages in any case.
+    /// Appends the payload of each page that `len` bytes touch, always as whole pages.
     pub const fn payloads(len: u64, payloads: &'a mut Vec<Payload>) -> Self {
         Self { target: Target::Payloads(payloads), len }
     }
 
-    /// Bytes.
+    /// Length in bytes.
     #[inline]
     pub const fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether nothing is to be read.
+    /// Whether there is nothing to read.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Takes bytes `from..to` of a page as the bytes from `at` on.
+    /// Takes bytes `from..to` of a page as the bytes from `at` on of the destination.
     #[inline]
     pub(crate) fn put(&mut self, at: u64, (from, to): (usize, usize), payload: &Payload) {
         match &mut self.target {

@@ -1,4 +1,4 @@
-//! How the page cache behaves, how a file system is mounted, and what is counted.
+//! Options of the page cache and of a mount, and counters.
 
 use super::HostCosts;
 use super::types::PAGE_BYTES;
@@ -10,19 +10,19 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CacheConfig {
-    /// Pages in memory. There are more only for as long as more than this are under I/O.
+    /// Capacity in pages. There are more pages only while more than this are under I/O.
     pub capacity_pages: u64,
-    /// Above this many dirty pages they are written back at once, without regard to age.
+    /// Number of dirty pages above which they are written back at once, whatever their age.
     pub dirty_background_pages: u64,
-    /// At this many dirty pages a writer waits until some are written.
+    /// Number of dirty pages at which a writer waits until some are written.
     pub dirty_hard_pages: u64,
     /// Age from which on dirty pages are written back.
     pub dirty_expire: Duration,
-    /// How often ages are looked at, and how soon a failed write is tried again.
+    /// Interval at which ages are checked and a failed write is tried again.
     pub writeback_interval: Duration,
-    /// Pages that are written at once.
+    /// Number of pages that are written at once.
     pub batch_pages: u64,
-    /// The most that is read ahead of a sequential reader; 0 reads nothing ahead.
+    /// Most pages that are read ahead of a sequential reader; 0 disables read-ahead.
     pub readahead_pages: u64,
 }
 
@@ -42,7 +42,7 @@ impl CacheConfig {
         }
     }
 
-    /// The same without background write-back: pages are written only for a sync, or because no more pages may become dirty.
+    /// The same cache without background write-back: pages are written only for a sync, or because no more pages may become dirty.
     pub fn without_write_back(self) -> Self {
         let most = self.capacity_pages.saturating_sub(8);
         Self { dirty_background_pages: most, dirty_hard_pages: most, dirty_expire: Duration::MAX, ..self }
@@ -73,21 +73,21 @@ impl Default for CacheConfig {
     }
 }
 
-/// An option that cannot be.
+/// Error of an option that is not possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigError {
-    /// A value out of its range.
+    /// A value is out of its range.
     Range {
-        /// Which.
+        /// Key of the option.
         key: &'static str,
         /// Its value.
         value: u64,
-        /// The least that would have been valid.
+        /// The least valid value.
         min: u64,
-        /// The most.
+        /// The largest valid value.
         max: u64,
     },
-    /// Syncs are to order, and the file system has no barriers.
+    /// Syncs are to order writes, but the file system has no barriers.
     NoBarriers,
 }
 
@@ -103,7 +103,7 @@ impl fmt::Display for ConfigError {
 }
 impl std::error::Error for ConfigError {}
 
-/// How a file system is mounted.
+/// Options of a mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MountOptions {
@@ -111,17 +111,17 @@ pub struct MountOptions {
     pub cache: CacheConfig,
     /// CPU costs of calls.
     pub costs: HostCosts,
-    /// Changes are refused with `EROFS`.
+    /// Whether changes are refused with `EROFS`.
     pub read_only: bool,
-    /// fsync and fdatasync keep order and make nothing durable: they are fbarrier and fdatabarrier. For programs whose
-    /// syncs are for order; the file system has to have barriers.
+    /// Whether fsync and fdatasync only order writes and make nothing durable, like fbarrier and fdatabarrier. For programs that
+    /// use syncs for order; the file system must have barriers.
     pub syncs_order: bool,
     /// Civil time, in seconds since 1970, at which virtual time is zero.
     pub epoch_seconds: i64,
 }
 
 impl MountOptions {
-    /// Checks the options for a file system; the error names what cannot be.
+    /// Checks the options for a file system; the error names the option that is not possible.
     pub fn validate(&self, has_barriers: bool) -> Result<(), ConfigError> {
         self.cache.validate()?;
         if self.syncs_order && !has_barriers { Err(ConfigError::NoBarriers) } else { Ok(()) }
@@ -137,7 +137,7 @@ metrics! {
         writes,
         /// Pages of reads that were in memory.
         read_hit_pages,
-        /// Pages of reads that were not.
+        /// Pages of reads that were not in memory.
         read_miss_pages,
         /// Pages read ahead of any request.
         readahead_pages,
@@ -151,11 +151,11 @@ metrics! {
         sync_written_pages,
         /// Pages whose write-back failed; a page can fail several times.
         failed_pages,
-        /// Clean pages that made room.
+        /// Clean pages that were evicted.
         evicted_pages,
         /// Waits of writers at the hard limit of dirty pages.
         throttled_waits,
-        /// Time that writers waited there, in nanoseconds.
+        /// Time that writers waited at the hard limit of dirty pages, in nanoseconds.
         throttled_ns,
         /// Calls of fsync and fdatasync.
         syncs,
@@ -163,7 +163,7 @@ metrics! {
         barriers,
         /// CPU time of calls and of what applications computed, of all CPUs together, in nanoseconds.
         cpu_busy_ns,
-        /// Time for which that waited for a CPU, in nanoseconds.
+        /// Time that calls and applications waited for a CPU, in nanoseconds.
         cpu_waited_ns,
     }
 }

@@ -9,25 +9,25 @@ use flashweir_core::Duration;
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 
-/// CPU time of the host, and its CPUs. No time and no limit in [`HostCosts::ZERO`].
+/// CPU time of the host, and its CPUs. [`HostCosts::ZERO`] has no time and no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HostCosts {
-    /// Into the kernel and back, with the look-up of file and arguments; once a call.
+    /// Entering and leaving the kernel, with the look-up of file and arguments; once for each call.
     pub syscall: Duration,
-    /// One name of a path looked up.
+    /// Looking up one name of a path.
     pub path_component: Duration,
-    /// One page found in the page cache, or put there.
+    /// Finding one page in the page cache, or inserting it.
     pub page_hit: Duration,
     /// Copying between application and page cache, in picoseconds for each byte. Direct I/O copies nothing.
     pub copy_ps_per_byte: u64,
-    /// A request made for the disk: file system, block layer, driver; once for each call that waits.
+    /// Building a request for the disk: file system, block layer, driver; once for each call that waits.
     pub io_path: Duration,
     /// One interrupt; once for each call that waits.
     pub interrupt: Duration,
     /// One switch of context; twice for each call that waits, away and back.
     pub context_switch: Duration,
-    /// CPUs; work that finds none free waits for one. Without it each task has a CPU of its own.
+    /// Number of CPUs; work that finds none free waits for one. With `None` each task has a CPU of its own.
     pub cpus: Option<NonZeroU32>,
 }
 
@@ -97,7 +97,7 @@ impl HostCosts {
         },
     ];
 
-    /// The preset of this name; otherwise an error that lists them.
+    /// The preset of this name; the error lists all names.
     pub fn preset(name: &str) -> Result<Self, String> {
         let found = Self::PRESETS.iter().find(|preset| preset.name == name);
         found.map(|preset| preset.costs).ok_or_else(|| {

@@ -19,11 +19,11 @@ use super::{DirtyPage, Errno, Fs, WriteCause};
 use flashweir_core::Payload;
 use std::rc::Rc;
 
-/// Offsets and lengths of direct I/O are multiples of this; what is not a multiple of a page goes through the cache and
-/// is written at once.
+/// Offsets and lengths of direct I/O are multiples of this. A part that is not a whole page goes through the cache and is written
+/// at once.
 pub(crate) const ALIGNMENT: u64 = 512;
 
-/// Pages that are written in one call of the file system.
+/// Most pages that are written in one call of the file system.
 const CHUNK_PAGES: u64 = 256;
 
 impl<F: Fs> Vfs<F> {
@@ -68,7 +68,7 @@ impl<F: Fs> Vfs<F> {
         Ok(end - offset)
     }
 
-    /// Takes the inode's lock as direct I/O to `offset..offset + len` needs it.
+    /// Takes the inode's lock in the mode that direct I/O to `offset..offset + len` needs.
     pub(crate) async fn lock_for_direct<'a>(&self, inode: &'a Inode, offset: u64, len: u64) -> Guard<'a> {
         let shared = inode.lock.shared().await;
         // The size does not shrink while the lock is shared.
@@ -79,8 +79,8 @@ impl<F: Fs> Vfs<F> {
         inode.lock.alone().await
     }
 
-    /// Writes past the cache; the caller has the lock and has checked the range. Returns how much was written, an error
-    /// if nothing.
+    /// Writes past the cache; the caller has the lock and has checked the range. Returns the number of bytes written, or an error
+    /// if none were.
     pub(crate) async fn write_direct(
         &self,
         inode: &Rc<Inode>,
@@ -113,7 +113,7 @@ impl<F: Fs> Vfs<F> {
         }
     }
 
-    /// Writes up to `count` pages from `at` on of a source that begins at page `first`. Returns how many.
+    /// Writes up to `count` pages from `at` on of a source that begins at page `first`. Returns the number of pages.
     async fn write_chunk_direct(
         &self,
         inode: &Rc<Inode>,

@@ -14,10 +14,10 @@ use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 
-/// Most bytes of one read or write, as on Linux; more is a short read or write.
+/// Most bytes of one read or write, as on Linux; a larger one is short.
 const TRANSFER_BYTES_MAX: u64 = 0x7fff_f000;
 
-/// Entries that one call of the file system reads at most.
+/// Most entries that one call of the file system reads.
 const ENTRIES_MAX: usize = 1024;
 
 /// Access for which a file is opened.
@@ -43,14 +43,14 @@ impl Access {
     }
 }
 
-/// How a file is opened.
+/// Flags with which a file is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenFlags {
     /// Reading, writing or both.
     pub access: Access,
     /// `O_CREAT`: a file that does not exist is made.
     pub create: bool,
-    /// `O_EXCL`: with `create`, the file must not exist; without a name, it never gets one.
+    /// `O_EXCL`: with `create`, the file must not exist; a file without a name never gets one.
     pub exclusive: bool,
     /// `O_TRUNC`: the file is emptied; needs the right to write.
     pub truncate: bool,
@@ -58,7 +58,7 @@ pub struct OpenFlags {
     pub append: bool,
     /// `O_DIRECT`: past the page cache; offsets and lengths are multiples of 512.
     pub direct: bool,
-    /// `O_DIRECTORY`: only a directory is meant.
+    /// `O_DIRECTORY`: only a directory may be opened.
     pub directory: bool,
     /// `O_NOFOLLOW`: the last name must not be a symbolic link.
     pub no_follow: bool,
@@ -127,18 +127,17 @@ impl OpenFlags {
 pub enum Seek {
     /// From the beginning.
     Start(u64),
-    /// From the present position.
+    /// From the current position.
     Current(i64),
     /// From the end.
     End(i64),
-    /// The first byte of data that is not before this one.
+    /// To the first byte of data at or after this one.
     Data(u64),
-    /// The first byte of a hole that is not before this one; behind the end of the file there is one.
+    /// To the first byte of a hole at or after this one; there is a hole behind the end of the file.
     Hole(u64),
 }
 
-/// An open file or directory. It is closed by [`File::close`], or by background write-back some time after it was
-/// dropped.
+/// An open file or directory. It is closed by [`File::close`], or by background write-back some time after it is dropped.
 pub struct File<F: Fs> {
     inode: InodeRef<F>,
     kind: Kind,
@@ -197,22 +196,22 @@ impl<F: Fs> File<F> {
         self.inode.vfs()
     }
 
-    /// Its inode.
+    /// Inode of the file.
     pub fn ino(&self) -> Ino {
         self.inode.ino
     }
 
-    /// Its kind.
+    /// Kind of the file.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// How it was opened.
+    /// Flags with which it was opened.
     pub fn flags(&self) -> OpenFlags {
         self.flags
     }
 
-    /// Its attributes.
+    /// Attributes of the file.
     pub async fn attr(&self) -> Result<Attr> {
         self.vfs().charge_call(0, 0).await;
         self.vfs().0.fs.getattr(self.ino()).await
@@ -223,7 +222,7 @@ impl<F: Fs> File<F> {
         self.inode.size.get()
     }
 
-    /// Closes it. If its last name is gone too, the inode is freed now; the error is of that.
+    /// Closes the file. If its last name is gone too, the inode is freed now, and an error of that is returned.
     pub async fn close(self) -> Result<()> {
         self.is_closed.set(true);
         self.inode.users.set(self.inode.users.get() - 1);
@@ -232,8 +231,8 @@ impl<F: Fs> File<F> {
 
     // Reading.
 
-    /// Reads from the position on and moves it. Returns how many bytes; less than asked for only at the end of the file,
-    /// or after an error in the middle.
+    /// Reads from the position on and moves it. Returns the number of bytes; less than asked for only at the end of the file, or
+    /// after an error in the middle.
     pub async fn read(&self, sink: Sink<'_>) -> Result<u64> {
         let _position = self.positioning.alone().await;
         let at = self.position.get();
@@ -260,7 +259,7 @@ impl<F: Fs> File<F> {
         if is_direct {
             vfs.charge_call(0, 0).await;
         } else {
-            // What there is to copy, whatever room the caller has for it.
+            // Only existing bytes are copied, whatever room the caller has.
             let got = sink.len().min(self.inode.size.get().saturating_sub(offset));
             let (first, end) = pages_of(offset, got);
             vfs.charge_call(got, end - first).await;
@@ -285,7 +284,7 @@ impl<F: Fs> File<F> {
 
     // Writing.
 
-    /// Writes at the position (with `append`: at the end) and moves it behind what was written.
+    /// Writes at the position (with `append`: at the end) and moves it behind the written bytes.
     pub async fn write(&self, source: Source<'_>) -> Result<u64> {
         let _position = self.positioning.alone().await;
         let (at, written) = self.write_at(self.position.get(), source).await?;
@@ -293,9 +292,9 @@ impl<F: Fs> File<F> {
         Ok(written)
     }
 
-    /// Writes at `offset`; with `append` at the end, as Linux does. Returns how many bytes: less than given if room ran
-    /// out or something failed in the middle. `EBADF` if the file is open for reading only, `EFBIG` beyond the largest
-    /// size, `ENOSPC`; direct writes are aligned to 512 bytes (`EINVAL`).
+    /// Writes at `offset`; with `append` at the end, as Linux does. Returns the number of bytes: less than given if room ran out or
+    /// an error occurred in the middle. `EBADF` if the file is open for reading only, `EFBIG` beyond the largest size, `ENOSPC`;
+    /// direct writes are aligned to 512 bytes (`EINVAL`).
     pub async fn pwrite(&self, offset: u64, source: Source<'_>) -> Result<u64> {
         self.write_at(offset, source).await.map(|(_, written)| written)
     }
@@ -359,7 +358,7 @@ impl<F: Fs> File<F> {
         if (offset | source.len()).is_multiple_of(PAGE) {
             return vfs.write_direct(inode, offset, &source).await.map(|written| (offset, written));
         }
-        // Parts of pages need what is around them.
+        // A write to a part of a page needs the rest of the page.
         let (first, end) = pages_of(offset, source.len());
         let written = vfs.write_buffered(inode, offset, &source).await?;
         vfs.write_range(inode, (first, end), WriteCause::Direct).await?;
@@ -367,8 +366,8 @@ impl<F: Fs> File<F> {
         Ok((offset, written))
     }
 
-    /// Sets room aside for `len` bytes from `offset` on without writing to them; without `keep_size` the file gets that
-    /// long. `EOPNOTSUPP` where the file system cannot.
+    /// Reserves room for `len` bytes from `offset` on without writing to them; without `keep_size` the file becomes as long as
+    /// that. `EOPNOTSUPP` if the file system cannot.
     pub async fn allocate(&self, offset: u64, len: u64, keep_size: bool) -> Result<()> {
         let end = self.check_range(offset, len)?;
         let (vfs, inode) = (self.vfs(), &self.inode);
@@ -384,8 +383,8 @@ impl<F: Fs> File<F> {
         Ok(())
     }
 
-    /// Makes `len` bytes from `offset` on zeros; whole pages among them become a hole. The length stays. `EOPNOTSUPP`
-    /// where the file system cannot.
+    /// Makes `len` bytes from `offset` on zeros; whole pages among them become a hole. The length of the file stays. `EOPNOTSUPP`
+    /// if the file system cannot.
     pub async fn punch_hole(&self, offset: u64, len: u64) -> Result<()> {
         let end = self.check_range(offset, len)?;
         let (vfs, inode) = (self.vfs(), self.inode.rc());
@@ -393,11 +392,11 @@ impl<F: Fs> File<F> {
         let _lock = inode.lock.alone().await;
         let (first, last) = (offset.div_ceil(PAGE), end / PAGE);
         if first < last {
-            // Written first: the file system may refuse, and then they are still there.
+            // Dirty pages are written first: if the file system refuses, their contents are still there.
             vfs.flush_range(inode, (first, last)).await?;
             vfs.0.fs.punch_pages(inode.ino, first, last - first, vfs.timestamp()).await?;
         }
-        // What is left of pages at both ends, as far as the file goes.
+        // The rest of the pages at both ends, as far as the file goes.
         let edges = if first <= last {
             [(offset, first * PAGE), (last * PAGE, end)]
         } else {
@@ -415,14 +414,14 @@ impl<F: Fs> File<F> {
         Ok(())
     }
 
-    /// Makes `len` bytes from `offset` on zeros for which room is set aside; without `keep_size` the file gets that long.
-    /// `EOPNOTSUPP` where the file system cannot.
+    /// Makes `len` bytes from `offset` on zeros and reserves room for them; without `keep_size` the file becomes as long as that.
+    /// `EOPNOTSUPP` if the file system cannot.
     pub async fn zero_range(&self, offset: u64, len: u64, keep_size: bool) -> Result<()> {
         self.punch_hole(offset, len).await?;
         self.allocate(offset, len, keep_size).await
     }
 
-    /// The end of a range that is to be changed.
+    /// Checks a range that is to be changed; returns its end.
     fn check_range(&self, offset: u64, len: u64) -> Result<u64> {
         if !self.flags.access.writes() {
             return Err(Errno::EBADF);
@@ -445,8 +444,8 @@ impl<F: Fs> File<F> {
         self.vfs().resize_checked(&self.inode, size, self.is_root).await.map(drop)
     }
 
-    /// lseek. `EINVAL` before the beginning; for data and holes `ENXIO` at the end of the file and behind it, and if there is no
-    /// more data.
+    /// lseek. `EINVAL` before the beginning; for data and holes `ENXIO` at and behind the end of the file, and if there is no more
+    /// data.
     pub async fn seek(&self, to: Seek) -> Result<u64> {
         let _position = self.positioning.alone().await;
         let (base, delta) = match to {
@@ -486,8 +485,8 @@ impl<F: Fs> File<F> {
         self.told(result)
     }
 
-    /// fbarrier or fdatabarrier: what was written before becomes durable before anything that is written later; nothing
-    /// is durable now. `EOPNOTSUPP` where the file system cannot.
+    /// fbarrier or fdatabarrier: what was written before becomes durable before anything that is written later; nothing is made
+    /// durable now. `EOPNOTSUPP` if the file system cannot.
     pub async fn barrier(&self, kind: Barrier) -> Result<()> {
         let vfs = self.vfs();
         let kind = if self.kind().is_dir() { Barrier::All } else { kind };
@@ -500,7 +499,7 @@ impl<F: Fs> File<F> {
         self.told(result)
     }
 
-    /// The result that the caller gets: this one, or an earlier error that was not reported to it yet.
+    /// The result for the caller: this one, or an earlier error that was not reported to it yet.
     fn told(&self, result: Result<()>) -> Result<()> {
         let earlier = self.inode.take_error(&self.errors_seen);
         result.and(earlier.map_or(Ok(()), Err))
@@ -515,8 +514,7 @@ impl<F: Fs> File<F> {
 
     // Directories.
 
-    /// Entries after `after`, at most `entries_max` of them and none at the end; `.` and `..` are not among them.
-    /// `ENOTDIR`.
+    /// Entries after `after`, at most `entries_max`, and none at the end; without `.` and `..`. `ENOTDIR`.
     pub async fn read_dir(&self, after: Cookie, entries_max: usize) -> Result<Vec<DirEntry>> {
         if !self.kind.is_dir() {
             return Err(Errno::ENOTDIR);

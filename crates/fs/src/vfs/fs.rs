@@ -1,26 +1,24 @@
 //! The port between the vfs and a file system.
 //!
-//! Place in the data flow: `Vfs` above asks, an implementation below (F2FS format, ext4 format, [`MemFs`](crate::memfs::MemFs)) answers. The
-//! vfs knows the rules of POSIX (paths, permissions, types, what may replace what) and keeps pages of files in
-//! memory; a file system knows names, inodes, blocks, space and durability.
+//! Place in the data flow: `Vfs` above asks, an implementation below (F2FS format, ext4 format, [`MemFs`](crate::memfs::MemFs))
+//! answers. The vfs knows the rules of POSIX (paths, permissions, types, what may replace what) and keeps pages of files in memory;
+//! a file system knows names, inodes, blocks, space and durability.
 //!
-//! What the vfs keeps to, so that a file system need not check it:
+//! The vfs guarantees, so that a file system need not check it:
 //! 1. Names are neither empty nor `.` or `..`, contain no `/` and are within the [`Limits`].
-//! 2. Calls that change a directory hold its lock alone; [`Fs::lookup`] and [`Fs::readdir`] hold it shared. An inode
-//!    whose link count changes, or that goes through [`Fs::setattr`] or the calls for attributes, is locked alone.
-//!    One without names that gets one is held.
-//!    Of two renames between different directories only one runs.
+//! 2. Calls that change a directory hold its lock alone; [`Fs::lookup`] and [`Fs::readdir`] hold it shared. An inode whose link
+//!    count changes, or that goes through [`Fs::setattr`] or the calls for attributes, is locked alone. An inode without names that
+//!    gets one is held. Of two renames between different directories only one runs.
 //! 3. [`Fs::read_pages`], [`Fs::reserve`], [`Fs::wrote`] and [`Fs::write_pages`] are called for files only, and between
-//!    [`Fs::hold`] and [`Fs::release`]. They and [`Fs::fsync`] may run at the same time as each other and as any other
-//!    call, but no page is in two writes at once, no page is read while it is written, and none that a truncation
-//!    takes away is in either.
+//!    [`Fs::hold`] and [`Fs::release`]. They and [`Fs::fsync`] may run at the same time as each other and as any other call, but no
+//!    page is in two writes at once, no page is read while it is written, and no page that a truncation removes is in either.
 //! 4. Each page was reserved before it is written.
 //!
-//! What a file system keeps to:
+//! A file system guarantees:
 //! 1. A call that fails changed nothing that a later call could see, unless its description says otherwise.
-//! 2. A future may be dropped anywhere (the power was cut); nothing of the file system is used afterwards.
-//! 3. `EIO` for what the medium cannot give back, `ENOSPC` where there is no room, `EROFS` when it was mounted that
-//!    way, `EUCLEAN` for what contradicts the format. Other errors are named at each call.
+//! 2. A future may be dropped anywhere (a power cut); nothing of the file system is used afterwards.
+//! 3. `EIO` if the medium cannot return the data, `ENOSPC` if there is no room, `EROFS` if it was mounted read-only, `EUCLEAN` for
+//!    contradictions to the format. Other errors are named at each call.
 //!
 
 use super::types::*;
@@ -28,16 +26,16 @@ use super::{Barrier, DirtyPage, Errno, SyncKind, Ticket, WriteCause};
 use crate::acl::{Acl, AclKind};
 use flashweir_core::{Duration, Payload};
 
-/// A file system. See the module for what both sides keep to.
+/// A file system. The module says what both sides guarantee.
 ///
-/// Its calls are `async` functions on one thread: a caller names the implementation as a type parameter, so that no
-/// call costs an allocation.
+/// Its calls are `async` functions on one thread: a caller names the implementation as a type parameter, so that no call costs an
+/// allocation.
 #[expect(async_fn_in_trait, reason = "the executor has one thread: no future needs to be Send")]
 pub trait Fs: 'static {
     /// The inode of the root directory.
     fn root(&self) -> Ino;
 
-    /// The bounds.
+    /// The bounds of the file system.
     fn limits(&self) -> Limits;
 
     // Names.
@@ -45,10 +43,10 @@ pub trait Fs: 'static {
     /// The inode that `name` refers to; `ENOENT`.
     async fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Attr>;
 
-    /// The directory that `dir` is in; the root is in itself.
+    /// The directory that contains `dir`; the root contains itself.
     async fn parent(&self, dir: Ino) -> Result<Ino>;
 
-    /// Appends entries after `after` to `entries`, at least one if there is one, until it has `entries_max`.
+    /// Appends entries after `after` to `entries`, at least one if there is one, until there are `entries_max`.
     async fn readdir(
         &self,
         dir: Ino,
@@ -57,33 +55,32 @@ pub trait Fs: 'static {
         entries_max: usize,
     ) -> Result<()>;
 
-    /// Makes an inode of any kind but a symbolic link, with its name. `EEXIST` if there is one, `EMLINK` if it is a
+    /// Creates an inode of any kind but a symbolic link, with its name. `EEXIST` if the name exists, `EMLINK` if the inode is a
     /// directory and `dir` can have no more of them.
     async fn create(&self, dir: Ino, name: &[u8], node: &NewNode) -> Result<Attr>;
 
-    /// Makes a file without a name, as near to `dir` as one with a name would be. It is held from the start, and freed as one that
-    /// lost its last name while it was held: when it is released, or by recovery. [`Fs::link`] may give it a name. `EOPNOTSUPP`
-    /// where the file system cannot.
+    /// Creates a file without a name, placed as if it were in `dir`. It is held from the start, and freed like a file that lost its
+    /// last name while it was held: when it is released, or by recovery. [`Fs::link`] may give it a name. `EOPNOTSUPP` if the file
+    /// system cannot.
     async fn create_nameless(&self, _dir: Ino, _node: &NewNode) -> Result<Attr> {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// Makes a symbolic link; `EEXIST`.
+    /// Creates a symbolic link; `EEXIST`.
     async fn symlink(&self, dir: Ino, name: &[u8], target: &[u8], node: &NewNode) -> Result<Attr>;
 
-    /// Gives an inode that is no directory another name, or its first one; `EEXIST`, `EMLINK`. Recovery finds it with the name, or as
-    /// it was before.
+    /// Gives an inode that is not a directory another name, or its first one; `EEXIST`, `EMLINK`. Recovery finds it with the name,
+    /// or as it was before.
     async fn link(&self, ino: Ino, dir: Ino, name: &[u8], now: Timestamp) -> Result<Attr>;
 
-    /// Takes a name away from what is no directory. An inode without names is freed, but not while it is held.
+    /// Removes a name of an inode that is not a directory. An inode without names is freed, but not while it is held.
     async fn unlink(&self, dir: Ino, name: &[u8], now: Timestamp) -> Result<()>;
 
     /// Removes a directory; `ENOTEMPTY`.
     async fn rmdir(&self, dir: Ino, name: &[u8], now: Timestamp) -> Result<()>;
 
-    /// Moves an entry, atomically also with respect to power cuts. The source exists, and the vfs has checked
-    /// whether the target may be replaced and that no directory goes beneath itself. `ENOTEMPTY` if the target is a
-    /// directory with entries, `EMLINK`.
+    /// Moves an entry, atomically also with respect to power cuts. The source exists, and the vfs has checked that the target may
+    /// be replaced and that no directory moves beneath itself. `ENOTEMPTY` if the target is a directory with entries, `EMLINK`.
     async fn rename(
         &self,
         from: (Ino, &[u8]),
@@ -100,18 +97,18 @@ pub trait Fs: 'static {
     /// The attributes, including the changes by [`Fs::wrote`]; `ESTALE` if there is no such inode.
     async fn getattr(&self, ino: Ino) -> Result<Attr>;
 
-    /// Changes attributes. A smaller size frees pages, and reservations, that lie wholly beyond it; the rest of the last
-    /// page has been zeroed by the vfs. When it fails, pages beyond the new size may be gone. New permission bits change the access
-    /// control list, if there is one, as [`Acl::with_mode`] says, in the same step.
+    /// Changes attributes. A smaller size frees pages, and reservations, that lie entirely beyond it; the vfs has zeroed the rest
+    /// of the last page. If it fails, pages beyond the new size may be gone. New permission bits change the access control list, if
+    /// there is one, as [`Acl::with_mode`] says, in the same step.
     async fn setattr(&self, ino: Ino, changes: &SetAttr) -> Result<Attr>;
 
-    /// An access control list; without one permission bits say everything.
+    /// An access control list; `None` if the permission bits express everything.
     async fn acl(&self, _ino: Ino, _kind: AclKind) -> Result<Option<Acl>> {
         Ok(None)
     }
 
-    /// Sets an access control list or removes it, and in the same step changes the permission bits. `ENOSPC` where an inode has
-    /// no more room, `EOPNOTSUPP` where the file system has none.
+    /// Sets or removes an access control list, and changes the permission bits in the same step. `ENOSPC` if the inode has no room,
+    /// `EOPNOTSUPP` if the file system has no such lists.
     async fn set_acl(
         &self,
         _ino: Ino,
@@ -123,12 +120,12 @@ pub trait Fs: 'static {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// The value of an extended attribute that is no access control list; `ENODATA`.
+    /// The value of an extended attribute that is not an access control list; `ENODATA`.
     async fn getxattr(&self, _ino: Ino, _name: &[u8]) -> Result<Box<[u8]>> {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// Sets an extended attribute; `EEXIST` and `ENODATA` as `mode` asks, `ENOSPC` where an inode has no more room.
+    /// Sets an extended attribute; `EEXIST` and `ENODATA` according to `mode`, `ENOSPC` if the inode has no room.
     async fn setxattr(
         &self,
         _ino: Ino,
@@ -152,11 +149,10 @@ pub trait Fs: 'static {
 
     // Files in use.
 
-    /// The inode is in use from here on: it is not freed when its last name goes. Called once before a release.
+    /// From here on the inode is in use: it is not freed when its last name is removed. Called once before a release.
     async fn hold(&self, ino: Ino) -> Result<Attr>;
 
-    /// The inode is in use no more; without names it is freed now. If that fails it is freed later, by recovery at
-    /// the latest.
+    /// The inode is not in use any more; without names it is freed now. If that fails it is freed later, by recovery at the latest.
     async fn release(&self, ino: Ino) -> Result<()>;
 
     // Pages of files.
@@ -165,33 +161,34 @@ pub trait Fs: 'static {
     /// `Payload::Zero`.
     async fn read_pages(&self, ino: Ino, first: u64, pages: &mut [Payload]) -> Result<()>;
 
-    /// Sets room aside for the pages of a range of bytes that is about to be written, so that writing them later needs
-    /// no space that is not there; `ENOSPC` and nothing is set aside. Pages that have room already, because they were
-    /// reserved or are written in place, take no more. Truncation gives unused room back.
+    /// Reserves room for the pages of a range of bytes that is about to be written, so that writing them later cannot lack space;
+    /// on `ENOSPC` nothing is reserved. Pages that have room already, because they were reserved or are written in place, take no
+    /// more. Truncation frees unused room.
     async fn reserve(&self, ino: Ino, range: (u64, u64)) -> Result<()>;
 
-    /// Data were written to the page cache: the file is at least `end` bytes long, and its content changed at `now`.
-    /// Only notes it in memory.
+    /// Data were written to the page cache: the file is at least `end` bytes long, and its content changed at `now`. This only
+    /// changes state in memory.
     fn wrote(&self, ino: Ino, end: u64, now: Timestamp);
 
-    /// Page `index` will be written soon: what that looks at may be fetched into the processor's caches.
+    /// Page `index` will be written soon: state that this needs may be fetched into the processor's caches.
     fn prefetch(&self, _ino: Ino, _index: u64) {}
 
-    /// The file was read at `now`; only notes it in memory, by rules of the file system's own.
+    /// The file was read at `now`; this only changes state in memory, by the file system's own rules.
     fn accessed(&self, _ino: Ino, _now: Timestamp) {}
 
-    /// Writes pages, given in ascending order and not necessarily consecutive. Complete when the device has answered
-    /// (which does not make them durable). After an error the vfs takes all of them for unwritten.
+    /// Writes pages, given in ascending order and not necessarily consecutive. Completes when the device has answered, which does
+    /// not make them durable. After an error the vfs treats all of them as unwritten.
     async fn write_pages(&self, ino: Ino, pages: &[DirtyPage], cause: WriteCause) -> Result<()>;
 
-    /// Sets room aside for the range without writing to it, as for writes that come later; `keep_size` leaves the
-    /// length of the file as it is.
+    /// Reserves room for the range without writing to it, for writes that come later; `keep_size` leaves the length of the file as
+    /// it is.
     async fn allocate(&self, _ino: Ino, _range: (u64, u64), _keep_size: bool, _now: Timestamp) -> Result<()> {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// The run of pages from page `first` on that are of one kind on the disk, or a part of the run; at least one page. Space that was
-    /// reserved and never written is not data. The answer is still true when the call returns: nothing waits in between.
+    /// The run of pages from page `first` on that are all data or all hole on the disk, or a part of the run; at least one page.
+    /// Space that was reserved and never written is not data. The answer still holds when the call returns: nothing waits in
+    /// between.
     async fn pages_from(&self, _ino: Ino, _first: u64) -> Result<PageRun> {
         Ok(PageRun { end: u64::MAX, has_data: true })
     }
@@ -203,9 +200,9 @@ pub trait Fs: 'static {
 
     // Durability.
 
-    /// Makes durable what was written of the inode, and what is needed to find it after a power cut: with
-    /// [`SyncKind::All`] also its attributes and its name. The vfs has written its dirty pages before, under
-    /// [`WriteCause::Sync`] or [`WriteCause::DataSync`].
+    /// Makes durable what was written of the inode, and what is needed to find it after a power cut; with [`SyncKind::All`] also
+    /// its attributes and its name. The vfs has written its dirty pages before, with [`WriteCause::Sync`] or
+    /// [`WriteCause::DataSync`].
     async fn fsync(&self, ino: Ino, kind: SyncKind) -> Result<()>;
 
     /// Makes everything durable; all dirty pages have been written before.
@@ -223,28 +220,28 @@ pub trait Fs: 'static {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// Whether [`Fs::barrier`] works.
+    /// Whether [`Fs::barrier`] is supported.
     fn has_barriers(&self) -> bool {
         false
     }
 
-    /// Whether fsync and fdatasync hand their pages to [`Fs::barrier`] before they call [`Fs::fsync`], which then makes durable what was
-    /// dispatched: there is no wait for a transfer in between (barriers §6.2).
+    /// Whether fsync and fdatasync pass their pages to [`Fs::barrier`] before they call [`Fs::fsync`], which then makes durable
+    /// what was dispatched: there is no wait for a transfer in between (barriers §6.2).
     fn syncs_in_order(&self) -> bool {
         false
     }
 
-    /// A turn of background work, such as cleaning. Returns the time until the next turn; with `None` it comes when pages were written, if
-    /// ever. The vfs calls it from one task and waits for its end before it unmounts.
+    /// Does a turn of background work, such as cleaning. Returns the time until the next turn; after `None` the next turn comes
+    /// when pages were written, if ever. The vfs calls it from one task and waits for its end before it unmounts.
     async fn background(&self, _now: Timestamp) -> Option<Duration> {
         None
     }
 
-    /// Whether [`Fs::background`] ever has something to do.
+    /// Whether [`Fs::background`] may ever have work.
     fn has_background(&self) -> bool {
         false
     }
 
-    /// How full it is.
+    /// The number of pages and inodes, in all and free.
     async fn statfs(&self) -> Result<StatFs>;
 }

@@ -14,33 +14,33 @@ use flashweir_core::Instant;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// See the module.
+/// An inode in memory; see the module.
 #[derive(Debug)]
 pub(crate) struct Inode {
     pub(crate) ino: Ino,
     pub(crate) owner: OwnerId,
     /// Held alone to change names, attributes or size; shared for direct I/O within the size.
     pub(crate) lock: RwLock,
-    /// Pages under direct I/O.
+    /// Ranges of pages under direct I/O.
     pub(crate) ranges: RangeLocks,
     /// Taken to change `users` and `held`.
     pub(crate) using: RwLock,
     pub(crate) users: Cell<u32>,
     pub(crate) held: Cell<bool>,
     pub(crate) gone: Cell<bool>,
-    /// It was made without a name and may get one.
+    /// Whether it was created without a name and may get one.
     pub(crate) linkable: Cell<bool>,
-    /// Valid while it is held.
+    /// Size in bytes; valid while the inode is held.
     pub(crate) size: Cell<u64>,
-    /// A write by a caller other than root clears the set-user or set-group bit.
+    /// Whether a write by a caller other than root clears the set-user or set-group bit.
     pub(crate) privileged: Cell<bool>,
     /// Whether it is in the mount's queue of inodes with dirty pages.
     pub(crate) queued: Cell<bool>,
-    /// Background write-back has failed and waits until then.
+    /// Background write-back has failed and waits until this instant.
     pub(crate) retry_at: Cell<Instant>,
     /// Remaining pages of the round of background write-back, last page first.
     pub(crate) round: RefCell<Vec<(u64, Slot)>>,
-    /// A page came or went, or a batch has ended.
+    /// Notified when a page comes or goes, or a batch has ended.
     pub(crate) changed: Event,
     batches: RefCell<Vec<Batch>>,
     batches_begun: Cell<u64>,
@@ -54,26 +54,26 @@ impl Drop for Inode {
     }
 }
 
-/// Pages that are being written.
+/// Pages that are being written together.
 #[derive(Clone, Copy, Debug)]
 struct Batch {
     number: u64,
-    /// They are ordered before whatever comes later.
+    /// Whether they are ordered before everything that comes later.
     is_ordered: bool,
 }
 
-/// Failed write-backs.
+/// Errors of write-back.
 #[derive(Clone, Copy, Debug)]
 struct Errors {
-    /// Number of errors so far; each open file remembers up to which it has reported.
+    /// Number of errors so far; each open file remembers the number up to which it has reported them.
     count: u64,
     last: Errno,
     told: bool,
 }
 
 impl Inode {
-    /// When the inode is dropped, its owner goes to `freed`: as long as the inode is referred to, its pages cannot be taken for those of
-    /// another.
+    /// Returns an inode without users. When it is dropped, its owner goes to `freed`: as long as the inode is referred to, its
+    /// pages cannot be taken for those of another one.
     pub(crate) fn new(ino: Ino, owner: OwnerId, freed: Rc<RefCell<Vec<OwnerId>>>) -> Self {
         Self {
             ino,
@@ -98,13 +98,13 @@ impl Inode {
         }
     }
 
-    /// Takes over attributes that are true now.
+    /// Takes over current attributes.
     pub(crate) fn note(&self, attr: &Attr) {
         self.size.set(attr.size);
         self.note_mode(attr);
     }
 
-    /// The same without the size, which the vfs knows better.
+    /// Takes over current attributes except for the size, which the vfs knows better.
     pub(crate) fn note_mode(&self, attr: &Attr) {
         let group = mode::SETGID | mode::GROUP_EXEC;
         self.privileged.set(attr.mode & mode::SETUID != 0 || attr.mode & group == group);
@@ -136,7 +136,7 @@ impl Inode {
         !self.batches.borrow().is_empty()
     }
 
-    /// The batch is ordered before whatever comes later.
+    /// Notes that the batch is ordered before everything that comes later.
     pub(crate) fn batch_is_ordered(&self, number: u64) {
         for batch in self.batches.borrow_mut().iter_mut().filter(|batch| batch.number == number) {
             batch.is_ordered = true;
@@ -144,17 +144,17 @@ impl Inode {
         self.changed.notify();
     }
 
-    /// Waits until every batch that has begun has ended; later ones do not count, so the wait has an end.
+    /// Waits until every batch that has begun has ended; batches that begin later do not count, so the wait ends.
     pub(crate) async fn batches_ended(&self) {
         self.no_batch(self.batches_begun.get(), |_| true).await;
     }
 
-    /// The same, without those that are ordered before whatever comes later.
+    /// Does the same, except for batches that are ordered before everything that comes later.
     pub(crate) async fn batches_ordered(&self) {
         self.batches_ordered_before(self.batches_begun.get()).await;
     }
 
-    /// The same for those that began before batch `number`.
+    /// Does the same for batches that began before batch `number`.
     pub(crate) async fn batches_ordered_before(&self, number: u64) {
         self.no_batch(number, |batch| !batch.is_ordered).await;
     }
@@ -167,13 +167,13 @@ impl Inode {
 
     // Errors.
 
-    /// A write-back has failed.
+    /// Notes a failed write-back.
     pub(crate) fn record_error(&self, errno: Errno) {
         let count = self.errors.get().count + 1;
         self.errors.set(Errors { count, last: errno, told: false });
     }
 
-    /// Number of errors that count as reported for a file that is opened now: all, unless the last one was not reported to any caller.
+    /// Number of errors that count as reported for a file that is opened now: all, unless no caller was told of the last one.
     pub(crate) fn errors_at_open(&self) -> u64 {
         let errors = self.errors.get();
         errors.count - u64::from(!errors.told)
@@ -184,7 +184,7 @@ impl Inode {
         self.errors.get().count
     }
 
-    /// The last error; EIO if there was none.
+    /// The last error; `EIO` if there was none.
     pub(crate) fn last_error(&self) -> Errno {
         self.errors.get().last
     }

@@ -21,7 +21,7 @@ use std::rc::Rc;
 
 pub(crate) const PAGE: u64 = PAGE_BYTES as u64;
 
-/// Pages for which room is reserved at once.
+/// Number of pages for which room is reserved at once.
 const CHUNK_PAGES: u64 = 256;
 
 /// Outcome of a step at one page.
@@ -67,8 +67,8 @@ impl<F: Fs> Drop for Reading<'_, F> {
 impl<F: Fs> Vfs<F> {
     // Reading.
 
-    /// Reads from `offset` on, up to the end of the file. `want_pages` says how many pages to read at least where one is
-    /// absent.
+    /// Reads from `offset` on, up to the end of the file. Where a page is absent, at least `want_pages` pages are read from the
+    /// file system.
     pub(crate) async fn read_buffered(
         &self,
         inode: &Rc<Inode>,
@@ -113,7 +113,7 @@ impl<F: Fs> Vfs<F> {
         }
     }
 
-    /// Copies bytes `at..end` of the file out of page `index`, as far as they are in it.
+    /// Copies bytes `at..end` of the file from page `index`, as far as they are in it.
     #[inline]
     fn copy_page(
         &self,
@@ -132,8 +132,7 @@ impl<F: Fs> Vfs<F> {
         Step::Done
     }
 
-    /// Reads the first absent pages of the range that lie side by side, but none beyond the end of the file. Returns
-    /// which: first and end.
+    /// Reads the first consecutive absent pages of the range, but none beyond the end of the file. Returns their first and end.
     pub(crate) async fn fill(&self, inode: &Rc<Inode>, range: (u64, u64)) -> Result<(u64, u64)> {
         let Some(mut reading) = self.begin_fill(inode, range).await else { return Ok((range.1, range.1)) };
         let (first, count) = (reading.first, reading.payloads.len() as u64);
@@ -148,7 +147,7 @@ impl<F: Fs> Vfs<F> {
         inode: &'a Rc<Inode>,
         (first, end): (u64, u64),
     ) -> Option<Reading<'a, F>> {
-        // A page is not read while direct I/O writes it: its place on the disk changes.
+        // A page is not read while direct I/O writes it, because its place on the disk changes.
         while inode.ranges.is_taken(first, end, false) {
             inode.ranges.wait().await;
         }
@@ -176,8 +175,8 @@ impl<F: Fs> Vfs<F> {
 
     // Writing.
 
-    /// Writes at `offset`; the caller has the inode's lock alone and has checked the range. Returns how much was
-    /// written, an error if nothing.
+    /// Writes at `offset`; the caller has the inode's lock alone and has checked the range. Returns the number of bytes written, or
+    /// an error if none were.
     pub(crate) async fn write_buffered(
         &self,
         inode: &Rc<Inode>,
@@ -221,7 +220,7 @@ impl<F: Fs> Vfs<F> {
         }
     }
 
-    /// Makes sure that pages of the bytes `at..end` can become dirty: all of them, or the first. Returns how many.
+    /// Makes sure that pages of the bytes `at..end` can become dirty: all of them, or the first one. Returns the number.
     async fn prepare(&self, inode: &Rc<Inode>, (at, end): (u64, u64)) -> Result<u64> {
         let (first, page_end) = pages_of(at, end - at);
         let count = page_end - first;
@@ -232,14 +231,14 @@ impl<F: Fs> Vfs<F> {
             return Ok(count);
         }
         let count = match self.0.fs.reserve(inode.ino, (at, end)).await {
-            // There may be room for some of them.
+            // There may be room for the first page.
             Err(Errno::ENOSPC | Errno::EDQUOT) if count > 1 => {
                 self.0.fs.reserve(inode.ino, (at, (first + 1) * PAGE)).await?;
                 1
             }
             reserved => reserved.map(|()| count)?,
         };
-        // Last, so that no task runs between the wait and the pages.
+        // This comes last, so that no task runs between the wait and the pages.
         self.throttle(count).await?;
         Ok(count)
     }
@@ -262,7 +261,7 @@ impl<F: Fs> Vfs<F> {
         }
     }
 
-    /// Puts bytes `at..end` of the file into page `index`, unless its old content is needed and absent.
+    /// Puts bytes `at..end` of the file into page `index`, unless the page's old content is needed and absent.
     #[inline]
     fn put_page(
         &self,
@@ -286,7 +285,7 @@ impl<F: Fs> Vfs<F> {
                     source.merge(index, at - offset, part, payload);
                 }
             }
-            // Nothing of the old content shows: the page is overwritten, or lies beyond the end.
+            // The old content is not needed: the whole page is overwritten, or it lies beyond the end.
             None if is_whole || index * PAGE >= inode.size.get() => {
                 let mut payload = Payload::Zero;
                 if is_whole {
@@ -301,9 +300,9 @@ impl<F: Fs> Vfs<F> {
         Step::Done
     }
 
-    // Pages that go.
+    // Removal of pages.
 
-    /// Takes the pages within `range` out of memory, dirty ones too. Waits for those that are being read or written.
+    /// Removes the pages within `range` from memory, dirty ones too. Waits for those that are being read or written.
     pub(crate) async fn drop_pages(&self, inode: &Rc<Inode>, range: (u64, u64)) {
         let mut slots = self.0.slots.take();
         loop {
@@ -327,7 +326,7 @@ impl<F: Fs> Vfs<F> {
         self.0.slots.give_back(slots);
     }
 
-    /// Writes what is dirty within the range and takes it out of memory, for direct I/O.
+    /// Writes the dirty pages within the range and removes all from memory, for direct I/O.
     pub(crate) async fn flush_range(&self, inode: &Rc<Inode>, range: (u64, u64)) -> Result<()> {
         if self.0.pages.borrow().pages_of(inode.owner) == 0 {
             return Ok(());
@@ -337,7 +336,7 @@ impl<F: Fs> Vfs<F> {
         Ok(())
     }
 
-    /// Changes the size; the caller has the inode's lock alone, uses it, and `changes` holds the size.
+    /// Changes the size; the caller has the inode's lock alone and is its user, and `changes` has the size.
     pub(crate) async fn resize(&self, inode: &Rc<Inode>, size: u64, changes: &SetAttr) -> Result<Attr> {
         let before = inode.size.get();
         if size >= before {
@@ -348,7 +347,7 @@ impl<F: Fs> Vfs<F> {
         }
         let tail = (size % PAGE) as usize;
         if tail != 0 {
-            // A page that cannot be read is found out before anything is lost.
+            // This page is read first, so that an error is found before anything is lost.
             self.fill(inode, (size / PAGE, size / PAGE + 1)).await?;
         }
         inode.size.set(size);
@@ -363,8 +362,8 @@ impl<F: Fs> Vfs<F> {
         result
     }
 
-    /// The file is about to get longer, by something that begins or ends at `to`: what the disk holds between the present
-    /// end and there (a power cut can leave that) must not show.
+    /// The file is about to become longer by a change that begins or ends at `to`: bytes on the disk between the current end and
+    /// there, which a power cut can leave, must not become visible.
     pub(crate) async fn end_last_page(&self, inode: &Rc<Inode>, to: u64) -> Result<()> {
         let size = inode.size.get();
         if size.is_multiple_of(PAGE) || to <= size {
@@ -373,7 +372,7 @@ impl<F: Fs> Vfs<F> {
         self.zero_last_page(inode, size).await
     }
 
-    /// Zeroes what lies between the end of the file and the end of its last page.
+    /// Zeroes the bytes between the end of the file and the end of its last page.
     async fn zero_last_page(&self, inode: &Rc<Inode>, size: u64) -> Result<()> {
         let (index, tail) = (size / PAGE, (size % PAGE) as usize);
         if tail == 0 {
@@ -393,14 +392,14 @@ impl<F: Fs> Vfs<F> {
         }
     }
 
-    /// Zeroes page `index` from `tail` on and makes it dirty, or says what is missing; nothing if it is room.
+    /// Zeroes page `index` from `tail` on and makes it dirty, or returns what is missing first; `None` if that is room.
     fn zero_page_tail(&self, inode: &Rc<Inode>, index: u64, tail: usize, is_reserved: bool) -> Option<Step> {
         let mut pages = self.0.pages.borrow_mut();
         let Some(slot) = pages.find(inode.owner, index) else { return Some(Step::Absent) };
         if pages.state(slot) == State::Reading {
             return Some(Step::Busy);
         }
-        // A page that was zeroed when it was read is as it should be here, and not on the disk.
+        // A page that was zeroed when it was read is right in memory, but not on the disk.
         if !pages.has_stale_tail(slot) && has_zero_tail(pages.payload(slot), tail) {
             return Some(Step::Done);
         }

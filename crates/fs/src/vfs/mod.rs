@@ -1,4 +1,4 @@
-//! What applications see of a file system: paths, files, rights, and pages in memory.
+//! The vfs: what applications see of a file system: paths, files, rights, and pages in memory.
 //!
 //! Place in the data flow: above are FUSE, jobs, databases; below is an [`Fs`].
 //!
@@ -59,7 +59,7 @@ use std::pin::Pin;
 /// A page to be written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DirtyPage {
-    /// Its number in the file.
+    /// Number of the page in the file.
     pub index: u64,
     /// Its content. Bytes beyond the end of the file are zeros.
     pub payload: Payload,
@@ -72,7 +72,7 @@ pub enum WriteCause {
     Background,
     /// A caller waits in fsync, fdatasync or sync; [`Fs::fsync`] or [`Fs::sync`] follows.
     Sync,
-    /// The same in fdatasync.
+    /// The same for fdatasync.
     DataSync,
     /// The caller writes past the page cache.
     Direct,
@@ -105,5 +105,5 @@ impl From<SyncKind> for Barrier {
     }
 }
 
-/// Resolves when the device has answered to pages that were dispatched.
+/// Resolves when the device has answered the pages that were dispatched.
 pub type Ticket = Pin<Box<dyn Future<Output = Result<()>>>>;

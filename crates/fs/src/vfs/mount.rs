@@ -1,10 +1,10 @@
-//! A mounted file system: its pages and inodes in memory, from their creation to their end.
+//! A mounted file system: its pages and inodes in memory, from mount to unmount.
 //!
-//! Place in the data flow: everything that the vfs does is a method of [`Vfs`], spread over files by what it is about:
-//! `names` and `attrs` (rules), `walk` (paths), `io` and `direct` (data), `readahead`, `writeback`.
+//! Place in the data flow: everything that the vfs does is a method of [`Vfs`], in files by topic: `names` and `attrs` (rules),
+//! `walk` (paths), `io` and `direct` (data), `readahead`, `writeback`.
 //!
-//! Invariant: a call is run to its end. A future that is dropped before leaves no lock and no page behind, but an inode
-//! that it used stays in use; only a power cut drops futures.
+//! Invariant: a call is run to its end. A future that is dropped before leaves no lock and no page behind, but an inode that it
+//! used stays in use; only a power cut drops futures.
 
 use super::config::{ConfigError, MountOptions, VfsMetrics};
 use super::inode::Inode;
@@ -23,7 +23,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// An inode that stays in the table as long as this is there.
+/// A reference that keeps an inode in the table.
 pub(crate) struct InodeRef<F: Fs> {
     vfs: Vfs<F>,
     inode: Rc<Inode>,
@@ -48,13 +48,13 @@ impl<F: Fs> Deref for InodeRef<F> {
 
 impl<F: Fs> Drop for InodeRef<F> {
     fn drop(&mut self) {
-        // The table's and ours.
+        // Two references are left: that of the table and this one.
         self.vfs.forget_if_idle(&self.inode, 2);
     }
 }
 
-/// Time that passes on a CPU of the host, booked when it is asked for. Each call of an application waits for one or two of
-/// these, so it is no future of futures.
+/// Time on a CPU of the host, booked when it is asked for. Each call of an application waits for one or two of these, so this is a
+/// plain future and not one of several.
 #[derive(Debug)]
 #[must_use = "time passes while it is awaited"]
 pub(crate) struct Charge(Option<Sleep>);
@@ -69,7 +69,7 @@ impl Future for Charge {
 }
 
 impl<F: Fs> Vfs<F> {
-    /// Mounts `fs`: from here on only this may use it. Background write-back becomes a task of the executor of
+    /// Mounts `fs`, which must not be used otherwise from here on. Background write-back becomes a task of the executor of
     /// `handle`; it sets no timer while nothing is dirty.
     pub fn mount(fs: F, handle: Handle, options: MountOptions) -> std::result::Result<Self, ConfigError> {
         options.validate(fs.has_barriers())?;
@@ -115,8 +115,8 @@ impl<F: Fs> Vfs<F> {
         Ok(vfs)
     }
 
-    /// Writes everything and ends background write-back. Files that are still open make it fail with `EBUSY`; an
-    /// error of the last write-back is returned, and what could not be written is lost.
+    /// Writes everything and ends background write-back. `EBUSY` if files are still open. An error of the last write-back is
+    /// returned, and what could not be written is lost.
     pub async fn unmount(&self) -> Result<()> {
         while self.0.helpers.get() > 0 {
             self.0.helper_ended.wait().await;
@@ -151,35 +151,35 @@ impl<F: Fs> Vfs<F> {
         VfsMetrics { evicted_pages, cpu_busy_ns, cpu_waited_ns, ..*self.0.metrics.borrow() }
     }
 
-    /// Pages that are dirty or being written.
+    /// Number of pages that are dirty or being written.
     pub fn dirty_pages(&self) -> u64 {
         self.0.pages.borrow().unclean() as u64
     }
 
-    /// Whether nothing of a file waits to be written or is being written. Until then its blocks may become more without a call.
+    /// Whether no page of a file is dirty or being written. Until then the number of its blocks may grow without a call.
     pub fn is_settled(&self, ino: Ino) -> bool {
         let owner = self.0.inodes.borrow().get(&ino).map(|inode| inode.owner);
         owner.is_none_or(|owner| self.0.pages.borrow().unclean_of(owner) == 0)
     }
 
-    /// Pages in memory.
+    /// Number of pages in memory.
     pub fn cached_pages(&self) -> u64 {
         self.0.pages.borrow().present() as u64
     }
 
-    /// Civil time.
+    /// The current civil time.
     #[inline]
     pub fn timestamp(&self) -> Timestamp {
         let (at, civil) = self.0.civil.get();
         civil.plus_nanos(self.now().since(at).as_nanos())
     }
 
-    /// It is `civil` now. For mounts that live in the world's time, which virtual time need not follow.
+    /// Sets the civil time. For mounts that follow the host's time, which need not run like virtual time.
     pub fn set_civil(&self, civil: Timestamp) {
         self.0.civil.set((self.now(), civil));
     }
 
-    /// Fullness.
+    /// The number of pages and inodes, in all and free.
     pub async fn statfs(&self) -> Result<StatFs> {
         self.charge_call(0, 0).await;
         self.0.fs.statfs().await
@@ -198,12 +198,12 @@ impl<F: Fs> Vfs<F> {
         Charge((span != Duration::ZERO).then(|| self.0.handle.sleep_until(book())))
     }
 
-    /// An application works for `span` on one of the CPUs that the calls of all have in common.
+    /// Lets an application work for `span` on one of the CPUs that all calls share.
     pub async fn compute(&self, span: Duration) {
         self.charge(span).await;
     }
 
-    /// Lets the time pass that a call takes which copies `bytes` and touches `pages`.
+    /// Waits for the CPU time of a call that copies `bytes` and touches `pages`.
     #[inline]
     pub(crate) fn charge_call(&self, bytes: u64, pages: u64) -> Charge {
         self.charge(self.0.options.costs.of_call(bytes, pages))
@@ -214,7 +214,7 @@ impl<F: Fs> Vfs<F> {
         self.charge(self.0.options.costs.path_component * components)
     }
 
-    /// Lets the time pass that waiting costs, if the call had to wait since `start`.
+    /// Waits for the CPU time of waiting, if the call had to wait since `start`.
     #[inline]
     pub(crate) fn charge_wait(&self, start: Instant) -> Charge {
         if self.now() == start { Charge(None) } else { self.charge(self.0.options.costs.of_wait()) }
@@ -231,7 +231,7 @@ impl<F: Fs> Vfs<F> {
 
     // The table of inodes.
 
-    /// The inode in memory, made if it is not there.
+    /// The inode in memory, which is created if it is not there.
     pub(crate) fn inode(&self, ino: Ino) -> InodeRef<F> {
         let mut inodes = self.0.inodes.borrow_mut();
         let inode = inodes.entry(ino).or_insert_with(|| self.new_inode(ino));
@@ -246,8 +246,8 @@ impl<F: Fs> Vfs<F> {
         Rc::new(Inode::new(ino, pages.add_owner(ino), Rc::clone(&self.0.owners_freed)))
     }
 
-    /// A file that was made without a name, which the file system holds; the caller is its user. The previous inode with this number no
-    /// longer exists, but may still be in the table.
+    /// A file that was created without a name, which the file system holds; the caller is its user. The previous inode with this
+    /// number no longer exists, but may still be in the table.
     pub(crate) fn use_nameless(&self, attr: &Attr, is_linkable: bool) -> InodeRef<F> {
         let inode = self.new_inode(attr.ino);
         inode.note(attr);
@@ -259,7 +259,7 @@ impl<F: Fs> Vfs<F> {
         InodeRef { vfs: self.clone(), inode }
     }
 
-    /// Takes the inode out of the table if it is idle and only `references` to it exist, the table's among them.
+    /// Removes the inode from the table if it is idle and has only `references` references, including that of the table.
     pub(crate) fn forget_if_idle(&self, inode: &Rc<Inode>, references: usize) {
         let idle = inode.users.get() == 0 && !inode.held.get() && Rc::strong_count(inode) == references;
         if !idle || self.0.pages.borrow().pages_of(inode.owner) > 0 {
@@ -271,7 +271,7 @@ impl<F: Fs> Vfs<F> {
         }
     }
 
-    /// Forgets closed files whose last page was evicted.
+    /// Removes closed files whose last page was evicted.
     #[inline]
     pub(crate) fn forget_emptied(&self) {
         loop {
@@ -300,13 +300,13 @@ impl<F: Fs> Vfs<F> {
         Ok(inode)
     }
 
-    /// The caller uses the inode no more.
+    /// Ends the caller's use of the inode.
     pub(crate) async fn end_use(&self, inode: InodeRef<F>) -> Result<()> {
         inode.users.set(inode.users.get() - 1);
         self.settle(inode.rc()).await
     }
 
-    /// Gives the inode back to the file system if it is not in use and nothing of it has to be written.
+    /// Releases the inode to the file system if it is not in use and none of its pages has to be written.
     pub(crate) async fn settle(&self, inode: &Rc<Inode>) -> Result<()> {
         let is_needed = || {
             let unclean = self.0.pages.borrow().unclean_of(inode.owner) > 0;
@@ -330,14 +330,14 @@ impl<F: Fs> Vfs<F> {
         released
     }
 
-    /// The inode has no name any more: nothing of it is worth writing.
+    /// The inode has no name any more, so none of its pages needs to be written.
     pub(crate) async fn note_gone(&self, inode: &Rc<Inode>) {
         inode.gone.set(true);
         if inode.users.get() > 0 {
             return;
         }
         if inode.held.get() {
-            // The names are gone, whatever becomes of the space: recovery finds it.
+            // The names are gone, even if freeing the space fails; recovery finds the space.
             let _ = self.settle(inode).await;
         } else {
             self.drop_pages(inode, (0, u64::MAX)).await;
@@ -345,7 +345,7 @@ impl<F: Fs> Vfs<F> {
         }
     }
 
-    /// The number may soon be that of another file.
+    /// Removes the inode from the table, because its number may soon be that of another file.
     fn remove_from_table(&self, inode: &Rc<Inode>) {
         let mut inodes = self.0.inodes.borrow_mut();
         if inodes.get(&inode.ino).is_some_and(|known| Rc::ptr_eq(known, inode)) {
@@ -353,7 +353,7 @@ impl<F: Fs> Vfs<F> {
         }
     }
 
-    /// Spawns a task of our own that uses inodes.
+    /// Spawns a task of the vfs that uses inodes.
     pub(crate) fn spawn_helper(&self, helper: impl Future<Output = ()> + 'static) {
         let vfs = self.clone();
         vfs.0.helpers.set(vfs.0.helpers.get() + 1);
@@ -368,7 +368,7 @@ impl<F: Fs> Vfs<F> {
     pub(crate) async fn settle_dropped(&self) {
         loop {
             let Some(inode) = self.0.dropped.borrow_mut().pop() else { return };
-            // No caller could get the error.
+            // There is no caller that could get the error.
             let _ = self.settle(&inode).await;
             self.forget_if_idle(&inode, 2);
         }

@@ -1,7 +1,6 @@
-//! Names come, go and move: the rules of POSIX, and the locks that file systems rely on.
+//! Creating, removing and moving names: the rules of POSIX, and the locks on which file systems rely.
 //!
-//! Order of locks: the lock of renames; directories, ancestors before descendants, others by number; inodes in them by
-//! number.
+//! Order of locks: the lock of renames; directories, ancestors before descendants, others by number; inodes in them by number.
 
 use super::mount::InodeRef;
 use super::rights::{self, Wish};
@@ -10,7 +9,7 @@ use super::sync::Guard;
 use super::types::*;
 use super::{AclKind, Errno, Fs, NewAcls, mode};
 
-/// Kind of inode to make.
+/// Kind of the inode to create.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Make<'a> {
     Node(Kind),
@@ -35,7 +34,7 @@ impl<F: Fs> Vfs<F> {
         }
     }
 
-    /// Makes an inode with its name; if the name exists, an error with the existing inode.
+    /// Creates an inode with its name. If the name exists, the error has the existing inode.
     pub(crate) async fn make(
         &self,
         creds: &Creds,
@@ -74,7 +73,7 @@ impl<F: Fs> Vfs<F> {
         })
     }
 
-    /// Makes a file without a name in the file system of a directory; the caller uses it.
+    /// Creates a file without a name in the file system of a directory; the caller is its user.
     pub(crate) async fn make_nameless(
         &self,
         creds: &Creds,
@@ -92,7 +91,7 @@ impl<F: Fs> Vfs<F> {
         Ok(self.use_nameless(&attr, is_linkable))
     }
 
-    /// The inode to make: a default access control list of the directory replaces the caller's mask.
+    /// The inode to create: a default access control list of the directory replaces the caller's mask.
     async fn new_node(
         &self,
         creds: &Creds,
@@ -133,7 +132,7 @@ impl<F: Fs> Vfs<F> {
         Ok(NewNode { kind, mode, uid: creds.uid, gid, now: self.timestamp(), acls })
     }
 
-    /// Takes a name away. `of_dir` says whether it has to be that of a directory.
+    /// Removes a name. `of_dir` says whether it must be that of a directory.
     pub(crate) async fn remove(&self, creds: &Creds, dir: Ino, name: &[u8], of_dir: bool) -> Result<()> {
         let dir = self.inode(dir);
         let dir_lock = dir.lock.alone().await;
@@ -150,7 +149,7 @@ impl<F: Fs> Vfs<F> {
         let victim = self.inode(attr.ino);
         let victim_lock = victim.lock.alone().await;
         let now = self.timestamp();
-        // The count may have changed before the lock was there.
+        // The count may have changed before the lock was taken.
         let links = self.0.fs.getattr(attr.ino).await?.links;
         if of_dir {
             self.0.fs.rmdir(dir.ino, name, now).await?;
@@ -164,13 +163,13 @@ impl<F: Fs> Vfs<F> {
         Ok(())
     }
 
-    /// Gives the inode one more name. One that was made without a name gets its first, if it may.
+    /// Gives the inode another name. An inode that was created without a name gets its first one, if it may.
     pub(crate) async fn add_link(&self, creds: &Creds, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
         let inode = self.inode(ino);
         if !inode.gone.get() {
             return self.add_link_to(creds, &inode, dir, name).await;
         }
-        // As long as it is in use it is not freed.
+        // An inode in use is not freed.
         let user = self.use_inode(ino).await.map_err(|errno| match errno {
             Errno::ESTALE => Errno::ENOENT,
             errno => errno,
@@ -226,7 +225,7 @@ impl<F: Fs> Vfs<F> {
         }
     }
 
-    /// Locks two directories, ancestors first. The lock of renames is held if they differ.
+    /// Locks two directories, ancestors first. The caller holds the lock of renames if they differ.
     async fn lock_dirs<'a>(
         &self,
         a: &'a InodeRef<F>,
@@ -284,7 +283,7 @@ impl<F: Fs> Vfs<F> {
         Ok(())
     }
 
-    /// The rules of a rename.
+    /// Checks the rules of a rename.
     async fn check_move(
         &self,
         creds: &Creds,
@@ -315,7 +314,7 @@ impl<F: Fs> Vfs<F> {
             Some(target) => rights::check_remove(creds, to_dir, target)?,
             None => rights::check(creds, to_dir, Wish::CHANGE_NAMES)?,
         }
-        // A directory that moves gets another `..`, which is a change of the directory.
+        // A directory that moves gets another `..`, which changes the directory.
         let is_rewritten = |attr: &Attr| attr.kind.is_dir() && !is_same_dir;
         if is_rewritten(source) {
             rights::check(creds, source, Wish::WRITE)?;
@@ -332,7 +331,7 @@ impl<F: Fs> Vfs<F> {
     }
 }
 
-/// Why nothing was made.
+/// Why nothing was created.
 enum Refused {
     Errno(Errno),
     Exists(Attr),

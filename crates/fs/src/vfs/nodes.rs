@@ -1,9 +1,9 @@
-//! The mount by inodes: for front ends that know numbers instead of paths, such as FUSE.
+//! The mount by inodes: for front ends that know inode numbers instead of paths, such as FUSE.
 //!
-//! Place in the data flow: the kernel walks paths and checks rights, and comes here with a directory and a name, or with the
-//! number of what it found; what is done is what [`Process`](super::Process) does at the end of a path.
+//! Place in the data flow: the kernel walks paths and checks rights, and calls these functions with a directory and a name, or with
+//! an inode number; they do what [`Process`](super::Process) does at the end of a path.
 //!
-//! Invariant: an inode that is kept is not freed and its number not used again, whatever becomes of its names.
+//! Invariant: an inode that is kept is not freed and its number not used again, even if all its names are removed.
 //!
 //! Deliberately absent: `.` as a name, and rights: callers have [`Creds::checked`].
 
@@ -14,7 +14,7 @@ use super::types::*;
 use super::{Errno, Fs};
 use std::fmt;
 
-/// An inode that stays as long as this does.
+/// An inode that is not freed as long as this exists.
 pub struct Kept<F: Fs>(InodeRef<F>);
 
 impl<F: Fs> fmt::Debug for Kept<F> {
@@ -24,7 +24,7 @@ impl<F: Fs> fmt::Debug for Kept<F> {
 }
 
 impl<F: Fs> Kept<F> {
-    /// Lets the inode go; without names it is freed now. If that fails it is freed later, by recovery at the latest.
+    /// Releases the inode; without names it is freed now. If that fails it is freed later, by recovery at the latest.
     pub async fn end(self) -> Result<()> {
         let vfs = self.0.vfs().clone();
         vfs.end_use(self.0).await
@@ -42,12 +42,12 @@ impl<F: Fs> Vfs<F> {
         self.0.limits
     }
 
-    /// Keeps an inode until [`Kept::end`]; one that is dropped without it stays in use. `ESTALE` if it is gone.
+    /// Keeps an inode until [`Kept::end`]; if it is dropped instead, the inode stays in use. `ESTALE` if it does not exist.
     pub async fn keep(&self, ino: Ino) -> Result<Kept<F>> {
         self.use_inode(ino).await.map(Kept)
     }
 
-    /// What `name` in `dir` refers to; `..` is the directory above. `ENOENT`, `ENAMETOOLONG`.
+    /// The inode to which `name` in `dir` refers; `..` is the directory above. `ENOENT`, `ENAMETOOLONG`.
     pub async fn lookup_name(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
         if name == b".." {
             return self.0.fs.getattr(self.0.fs.parent(dir).await?).await;
@@ -56,7 +56,7 @@ impl<F: Fs> Vfs<F> {
         self.lookup_in(dir, name).await
     }
 
-    /// Makes an inode of any kind but a symbolic link; `EEXIST`.
+    /// Creates an inode of any kind but a symbolic link; `EEXIST`.
     pub async fn make_node(
         &self,
         creds: &Creds,
@@ -69,20 +69,20 @@ impl<F: Fs> Vfs<F> {
         self.make(creds, dir, name, Make::Node(kind), permissions).await.map_err(|(errno, _)| errno)
     }
 
-    /// Makes a symbolic link; `EEXIST`, `ENAMETOOLONG` for a long target.
+    /// Creates a symbolic link; `EEXIST`, `ENAMETOOLONG` for a long target.
     pub async fn make_symlink(&self, creds: &Creds, dir: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
         self.check_name(name)?;
         self.check_target(target)?;
         self.make(creds, dir, name, Make::Symlink(target), 0o777).await.map_err(|(errno, _)| errno)
     }
 
-    /// Takes away the name of a directory, which is empty, or of something else.
+    /// Removes the name of an empty directory, or of an inode of another kind.
     pub async fn remove_name(&self, creds: &Creds, dir: Ino, name: &[u8], of_dir: bool) -> Result<()> {
         self.check_name(name)?;
         self.remove(creds, dir, name, of_dir).await
     }
 
-    /// Gives an inode that is no directory one more name.
+    /// Gives an inode that is not a directory another name.
     pub async fn link_name(&self, creds: &Creds, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
         self.check_name(name)?;
         self.add_link(creds, ino, dir, name).await
@@ -110,8 +110,8 @@ impl<F: Fs> Vfs<F> {
         }
     }
 
-    /// Changes attributes for a caller that has checked the rights; a size is only for a file. The time of the change is now unless it is
-    /// among them.
+    /// Changes attributes for a caller that has checked the rights; only files have a size to set. The time of the change is the
+    /// current one unless it is among the changes.
     pub async fn set_attr_of(&self, ino: Ino, changes: &SetAttr) -> Result<Attr> {
         self.check_writable()?;
         let inode = self.use_inode(ino).await?;

@@ -1,7 +1,7 @@
-//! The pages in memory: which are there, in which state, and which goes when room is needed.
+//! The pages in memory: which are there, in which state, and which is evicted when room is needed.
 //!
-//! Place in the data flow: the I/O of files looks pages up here and changes their state; this file knows no file
-//! system and waits for nothing.
+//! Place in the data flow: the I/O of files looks pages up here and changes their state; this module knows no file system and never
+//! waits.
 //!
 //! Invariants:
 //! 1. A page is in one state. `Clean` pages are in the list from which pages are evicted, `Dirty` ones have an entry with their
@@ -28,7 +28,7 @@ use flashweir_core::{Instant, Payload, prefetch};
 /// No page.
 const NONE: u32 = u32::MAX;
 
-/// Neighbours that share a place in the table: half a cache line. With more of them a search passes too many others.
+/// Number of neighbours that share a place in the table: half a cache line. With more, a search would pass too many other entries.
 const BLOCK: u64 = 4;
 
 /// The pages of one inode.
@@ -42,7 +42,7 @@ pub(crate) struct Slot(u32);
 /// State of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// The content is as it is on the disk.
+    /// The content is the same as on the disk.
     Clean,
     /// The content is not there yet.
     Reading,
@@ -50,7 +50,7 @@ pub(crate) enum State {
     Dirty,
     /// It is being written.
     Writing,
-    /// It is being written, and there is a newer content.
+    /// It is being written, and its content has changed since.
     Redirtied,
 }
 
@@ -59,21 +59,21 @@ pub(crate) enum State {
 struct Page {
     payload: Payload,
     index: u64,
-    /// When it was written to first since it was handed out last.
+    /// Instant of the first write to it since it was last handed out.
     dirtied: Instant,
     owner: u32,
     /// Neighbours in the list of clean pages.
     prev: u32,
     next: u32,
-    /// Place of its owner's note that it is dirty.
+    /// Index of the note in its owner's list of dirty pages.
     note: u32,
     state: State,
     used: bool,
-    /// The disk has bytes other than zeros after the end of the file.
+    /// Whether the disk has bytes other than zeros after the end of the file.
     has_stale_tail: bool,
 }
 
-/// The pages that may be evicted, the one that was not used for longest first.
+/// The pages that may be evicted, least recently used first.
 #[derive(Clone, Copy, Debug)]
 struct List {
     head: u32,
@@ -106,13 +106,13 @@ impl List {
     }
 }
 
-/// A note that a page is dirty, with what is asked of all of them at once; or a free place.
+/// A note that a page is dirty, with the fields that are needed for all of them at once; or a free place.
 #[derive(Clone, Copy, Debug)]
 struct Note {
     /// Index of the page; in a free place, the next free place.
     index: u64,
     dirtied: Instant,
-    /// [`NONE`] is a free place.
+    /// Slot of the page; [`NONE`] for a free place.
     page: u32,
 }
 
@@ -162,9 +162,9 @@ struct Owner {
     ino: Ino,
     dirty: Dirty,
     pages: u32,
-    /// All its pages are before this one.
+    /// Upper bound of the indices of its pages.
     end: u64,
-    /// Dirty or being written.
+    /// Number of its pages that are dirty or being written.
     unclean: u32,
     redirtied: u32,
 }
@@ -174,7 +174,7 @@ struct Owner {
 pub(crate) struct Pages {
     pages: Vec<Page>,
     free: Vec<u32>,
-    /// High half: a mark of the page. Low half: slot plus one; 0 is an empty place.
+    /// High half: a mark of the page. Low half: its slot plus one; 0 is an empty place.
     table: Vec<u64>,
     owners: Vec<Owner>,
     owners_free: Vec<u32>,
@@ -183,7 +183,7 @@ pub(crate) struct Pages {
     present: usize,
     unclean: usize,
     evictions: u64,
-    /// Owners whose last page was evicted.
+    /// Inodes of owners whose last page was evicted.
     emptied: Vec<Ino>,
 }
 
@@ -204,23 +204,23 @@ impl Pages {
         }
     }
 
-    /// Pages in memory.
+    /// Number of pages in memory.
     pub(crate) fn present(&self) -> usize {
         self.present
     }
 
-    /// Pages that are dirty or being written.
+    /// Number of pages that are dirty or being written.
     #[inline]
     pub(crate) fn unclean(&self) -> usize {
         self.unclean
     }
 
-    /// Pages evicted so far.
+    /// Number of pages evicted so far.
     pub(crate) fn evictions(&self) -> u64 {
         self.evictions
     }
 
-    /// Takes one of those owners whose last page was evicted.
+    /// Takes one of the inodes whose last page was evicted.
     #[inline]
     pub(crate) fn pop_emptied(&mut self) -> Option<Ino> {
         self.emptied.pop()
@@ -242,19 +242,19 @@ impl Pages {
         }
     }
 
-    /// The owner has no pages.
+    /// Removes an owner, which must have no pages.
     pub(crate) fn remove_owner(&mut self, owner: OwnerId) {
         assert_eq!(self.pages_of(owner), 0, "an inode is forgotten while it has pages");
         self.owners_free.push(owner.0);
     }
 
-    /// Pages of this owner.
+    /// Number of pages of this owner.
     #[inline]
     pub(crate) fn pages_of(&self, owner: OwnerId) -> u32 {
         self.owners[owner.0 as usize].pages
     }
 
-    /// Pages of this owner that are dirty or being written.
+    /// Number of pages of this owner that are dirty or being written.
     #[inline]
     pub(crate) fn unclean_of(&self, owner: OwnerId) -> u32 {
         self.owners[owner.0 as usize].unclean
@@ -280,7 +280,7 @@ impl Pages {
         hash & !((BLOCK << 32) - 1) | (index % BLOCK) << 32
     }
 
-    /// First place to look at for an entry. It follows from the entry alone, so that moving entries looks at no page.
+    /// The first place to search for an entry. It follows from the entry alone, so that moving entries reads no page.
     #[inline]
     fn home(&self, entry: u64) -> usize {
         (entry >> 32) as usize & (self.table.len() - 1)
@@ -307,7 +307,7 @@ impl Pages {
         }
     }
 
-    /// The same for a page that was there when it was found last, and most often still is.
+    /// Finds a page again that was in this slot before, where it mostly still is.
     #[inline]
     pub(crate) fn find_again(&self, owner: OwnerId, (index, slot): (u64, Slot)) -> Option<Slot> {
         let page = &self.pages[slot.0 as usize];
@@ -322,7 +322,7 @@ impl Pages {
         self.table[place] = entry;
     }
 
-    /// Removes the entry and moves later ones of the same chain up, so that a search ends at the first gap.
+    /// Removes an entry and moves later ones of the same chain up, so that a search can end at the first gap.
     fn leave(&mut self, at: u32) {
         let last = self.table.len() - 1;
         let page = &self.pages[at as usize];
@@ -337,7 +337,7 @@ impl Pages {
             if entry == 0 {
                 break;
             }
-            // The entry may move to the gap if its search passes there.
+            // The entry may move to the gap if a search for it passes there.
             if (place.wrapping_sub(self.home(entry)) & last) >= (place.wrapping_sub(gap) & last) {
                 self.table[gap] = entry;
                 gap = place;
@@ -354,7 +354,7 @@ impl Pages {
 
     // Pages.
 
-    /// Adds a page that is not there, clean, dirty or being read; another may be evicted.
+    /// Adds a page that is not there, clean, dirty or being read; another page may be evicted.
     pub(crate) fn insert(
         &mut self,
         owner: OwnerId,
@@ -409,7 +409,7 @@ impl Pages {
         Slot(at)
     }
 
-    /// Takes a page out; it is not under write-back.
+    /// Removes a page, which must not be under write-back.
     pub(crate) fn remove(&mut self, slot: Slot) {
         let at = slot.0;
         let page = &mut self.pages[at as usize];
@@ -435,7 +435,7 @@ impl Pages {
         self.free.push(at);
     }
 
-    /// Evicts the clean page that was not used for longest, about; false if there is none.
+    /// Evicts a clean page that was not used for about the longest time; returns false if there is none.
     fn evict_one(&mut self) -> bool {
         loop {
             let at = self.clean.head;
@@ -458,8 +458,8 @@ impl Pages {
         }
     }
 
-    /// Prefetches what the next eviction looks at: of the page after the next one the page itself, through which the call after this one
-    /// finds its place in the table.
+    /// Prefetches what the next eviction reads: of the page after the next one the page itself, through which the call after this
+    /// one finds its place in the table.
     fn prefetch_next_to_evict(&self) {
         if let Some(page) = self.pages.get(self.clean.head as usize) {
             prefetch(&self.table[self.home(Self::mark(page.owner, page.index))]);
@@ -467,7 +467,7 @@ impl Pages {
         }
     }
 
-    /// A page will be looked at soon.
+    /// Prefetches a page that will be used soon.
     #[inline]
     pub(crate) fn prefetch(&self, slot: Slot) {
         if let Some(page) = self.pages.get(slot.0 as usize) {
@@ -475,7 +475,7 @@ impl Pages {
         }
     }
 
-    /// A page will be looked for soon.
+    /// Prefetches the place of a page that will be looked up soon.
     #[inline]
     pub(crate) fn prefetch_place(&self, owner: OwnerId, index: u64) {
         prefetch(&self.table[self.home(Self::mark(owner.0, index))]);
@@ -496,18 +496,18 @@ impl Pages {
         &mut self.pages[slot.0 as usize].payload
     }
 
-    /// Whether the disk holds other bytes behind the end of the file than the page.
+    /// Whether the disk holds bytes behind the end of the file that differ from the page.
     pub(crate) fn has_stale_tail(&self, slot: Slot) -> bool {
         self.pages[slot.0 as usize].has_stale_tail
     }
 
-    /// The page was read.
+    /// Notes that the page was read.
     #[inline]
     pub(crate) fn touch(&mut self, slot: Slot) {
         self.pages[slot.0 as usize].used = true;
     }
 
-    /// The content has arrived. `has_stale_tail`: it was zeroed behind the end of the file on its way.
+    /// The content has been read. `has_stale_tail` says that it was zeroed behind the end of the file.
     pub(crate) fn end_read(&mut self, slot: Slot, payload: Payload, has_stale_tail: bool) {
         let page = &mut self.pages[slot.0 as usize];
         debug_assert_eq!(page.state, State::Reading);
@@ -543,7 +543,7 @@ impl Pages {
         }
     }
 
-    /// A dirty page is handed to the file system.
+    /// Marks a dirty page as handed to the file system.
     pub(crate) fn begin_write(&mut self, slot: Slot) {
         let page = &mut self.pages[slot.0 as usize];
         debug_assert_eq!(page.state, State::Dirty);
@@ -580,8 +580,8 @@ impl Pages {
         true
     }
 
-    /// Appends the numbers of the owner's dirty pages within `first..end` and where they are, without those that became
-    /// dirty after `until` and those that are being written, and sorts them.
+    /// Appends indices and slots of the owner's dirty pages within `first..end`, sorted, without those that became dirty after
+    /// `until` and those that are being written.
     pub(crate) fn dirty_indices(
         &self,
         owner: OwnerId,
@@ -595,7 +595,7 @@ impl Pages {
         indices.sort_unstable_by_key(|(index, _)| *index);
     }
 
-    /// Appends the numbers of the owner's pages within `first..end` that are dirty or being written, and sorts them.
+    /// Appends the indices of the owner's pages within `first..end` that are dirty or being written, sorted.
     pub(crate) fn unclean_indices(&self, owner: OwnerId, range: (u64, u64), indices: &mut Vec<u64>) {
         if self.unclean_of(owner) == 0 {
             return;
@@ -628,7 +628,7 @@ impl Pages {
         slots.extend(slots_of_all.filter(|(_, page)| is_wanted(page)).map(|(slot, _)| slot));
     }
 
-    /// Checks every invariant by counting again; for tests.
+    /// Checks every invariant by counting anew; for tests.
     #[cfg(test)]
     pub(crate) fn audit(&self) {
         let mut by_state = [0usize; 5];
@@ -686,7 +686,7 @@ mod tests {
         assert_eq!((size_of::<Page>(), align_of::<Page>()), (64, 64));
     }
 
-    /// Random changes against a map, with a table that grows, chains that wrap, and every state.
+    /// Compares random changes with a map, with a table that grows, chains that wrap, and every state.
     #[test]
     fn pages_are_found_as_in_a_map() {
         let mut random = RandomStream::new(5, "pages");

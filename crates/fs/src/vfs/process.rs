@@ -10,10 +10,10 @@ use super::walk::{Last, LastName, Place};
 use super::{Errno, Fs};
 use std::fmt;
 
-/// How often `open` looks again because others make or remove what it has to open.
+/// Most retries of `open` when other tasks create or remove what it has to open.
 const OPEN_RETRIES_MAX: u32 = 40;
 
-/// A caller. Paths are bytes; those without a slash at the beginning begin at the working directory.
+/// A caller. Paths are bytes; a path without a slash at the beginning starts at the working directory.
 pub struct Process<F: Fs> {
     vfs: Vfs<F>,
     creds: Creds,
@@ -42,7 +42,7 @@ pub enum Follow {
     /// It is followed.
     #[default]
     Yes,
-    /// It is meant itself.
+    /// The link itself is used.
     No,
 }
 
@@ -56,18 +56,18 @@ impl Follow {
 }
 
 impl<F: Fs> Vfs<F> {
-    /// A caller with these credentials, the mask 022 and the root as working directory.
+    /// Returns a caller with these credentials, the mask 022 and the root as working directory.
     pub fn process(&self, creds: Creds) -> Process<F> {
         Process { vfs: self.clone(), creds: creds.with_umask(0o022), dir: self.0.fs.root() }
     }
 
-    /// Opens an inode that is known by its number; nothing is made.
+    /// Opens an inode by its number; nothing is created.
     pub async fn open_inode(&self, creds: &Creds, ino: Ino, flags: OpenFlags) -> Result<File<F>> {
         let attr = self.0.fs.getattr(ino).await?;
         self.open_found(creds, &attr, flags, false).await
     }
 
-    /// Makes a file without a name in the file system of a directory that is known by its number, and opens it; see
+    /// Creates a file without a name in the file system of a directory, which is given by its number, and opens it; see
     /// [`Process::open_nameless`]. Its first name comes from [`Self::link_name`].
     pub async fn open_nameless_in(
         &self,
@@ -83,7 +83,7 @@ impl<F: Fs> Vfs<F> {
         Ok(File::new(inode, Kind::File, flags, creds.is_root()))
     }
 
-    /// Opens an existing inode; rights do not matter for one that the caller has just made.
+    /// Opens an existing inode; rights are not checked for one that the caller has just created.
     async fn open_found(
         &self,
         creds: &Creds,
@@ -109,7 +109,7 @@ impl<F: Fs> Vfs<F> {
         }
         let inode = self.use_inode(attr.ino).await?;
         if flags.truncate && !is_new {
-            // Also an empty file: its times change.
+            // This includes an empty file, because its times change.
             if let Err(errno) = self.resize_checked(&inode, 0, creds.is_root()).await {
                 let _ = self.end_use(inode).await;
                 return Err(errno);
@@ -140,7 +140,7 @@ impl<F: Fs> Process<F> {
         Self { creds: self.creds.clone().with_umask(umask), ..self.clone() }
     }
 
-    /// The same caller in the directory of this number, for front ends that know inodes instead of paths.
+    /// The same caller in the directory with this number, for front ends that know inodes instead of paths.
     pub fn at(&self, dir: Ino) -> Self {
         Self { dir, ..self.clone() }
     }
@@ -167,7 +167,7 @@ impl<F: Fs> Process<F> {
 
     // Files.
 
-    /// Opens a file or a directory. A file that is made gets `permissions` without the bits of the mask.
+    /// Opens a file or a directory. A new file gets `permissions` without the bits of the mask.
     pub async fn open(&self, path: impl AsRef<[u8]>, flags: OpenFlags, permissions: u16) -> Result<File<F>> {
         if flags.create && flags.directory {
             return Err(Errno::EINVAL);
@@ -185,7 +185,7 @@ impl<F: Fs> Process<F> {
                     return Err(Errno::ENOTDIR);
                 }
                 match self.vfs.open_found(&self.creds, &attr, flags, false).await {
-                    // It was removed since.
+                    // The file was removed meanwhile.
                     Err(Errno::ESTALE) if tries < OPEN_RETRIES_MAX => tries += 1,
                     opened => return opened,
                 }
@@ -204,16 +204,16 @@ impl<F: Fs> Process<F> {
                     Err(Errno::ESTALE) if !is_exclusive && tries < OPEN_RETRIES_MAX => tries += 1,
                     opened => return opened,
                 },
-                // Another task was faster: its file is opened.
+                // Another task created the file first; it is opened.
                 Err((Errno::EEXIST, Some(_))) if !is_exclusive && tries < OPEN_RETRIES_MAX => tries += 1,
                 Err((errno, _)) => return Err(errno),
             }
         }
     }
 
-    /// Makes a file without a name in the file system of a directory and opens it (`O_TMPFILE`): it is gone when it is closed, or
-    /// after a power cut, unless [`Self::link_inode`] gave it a name before; with [`OpenFlags::exclusive`] nothing can. `EINVAL` if
-    /// it is not opened for writing.
+    /// Creates a file without a name in the file system of a directory and opens it (`O_TMPFILE`): it is gone when it is closed, or
+    /// after a power cut, unless [`Self::link_inode`] has given it a name before; with [`OpenFlags::exclusive`] that is impossible.
+    /// `EINVAL` if it is not opened for writing.
     pub async fn open_nameless(
         &self,
         dir: impl AsRef<[u8]>,
@@ -224,12 +224,12 @@ impl<F: Fs> Process<F> {
         self.vfs.open_nameless_in(&self.creds, attr.ino, flags, permissions).await
     }
 
-    /// Makes a file, opens it for writing and empties it, with permissions 0666 less the mask.
+    /// Creates a file, or empties an existing one, and opens it for writing, with permissions 0666 less the mask.
     pub async fn create(&self, path: impl AsRef<[u8]>) -> Result<File<F>> {
         self.open(path, OpenFlags::WRITE.create().truncate(), 0o666).await
     }
 
-    /// The attributes of what a path leads to.
+    /// The attributes of the inode at a path.
     pub async fn stat(&self, path: impl AsRef<[u8]>, follow: Follow) -> Result<Attr> {
         self.find(path.as_ref(), follow).await
     }
@@ -251,7 +251,7 @@ impl<F: Fs> Process<F> {
 
     // Names.
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub async fn mkdir(&self, path: impl AsRef<[u8]>, permissions: u16) -> Result<Attr> {
         let place = self.walk(path.as_ref(), Last::Name).await?;
         let LastName::Name(name) = &place.name else { return Err(Errno::EEXIST) };
@@ -260,7 +260,7 @@ impl<F: Fs> Process<F> {
         self.vfs.make(&self.creds, place.dir, name, what, permissions).await.map_err(|(errno, _)| errno)
     }
 
-    /// Makes a file, a named pipe, a socket or (root only) a device. `EPERM` for a directory, `EINVAL` for a link.
+    /// Creates a file, a named pipe, a socket or (root only) a device. `EPERM` for a directory, `EINVAL` for a link.
     pub async fn mknod(&self, path: impl AsRef<[u8]>, kind: Kind, permissions: u16) -> Result<Attr> {
         match kind {
             Kind::Directory => return Err(Errno::EPERM),
@@ -270,7 +270,7 @@ impl<F: Fs> Process<F> {
         self.make_leaf(path.as_ref(), Make::Node(kind), permissions).await
     }
 
-    /// Makes a symbolic link. `ENOENT` for an empty target, `ENAMETOOLONG` for a long one.
+    /// Creates a symbolic link. `ENOENT` for an empty target, `ENAMETOOLONG` for a long one.
     pub async fn symlink(&self, target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Result<Attr> {
         let target = target.as_ref();
         self.vfs.check_target(target)?;
@@ -293,13 +293,13 @@ impl<F: Fs> Process<F> {
         if attr.kind.is_symlink() { self.vfs.0.fs.readlink(attr.ino).await } else { Err(Errno::EINVAL) }
     }
 
-    /// Gives what `old` names the further name `new`. A symbolic link gets the name itself.
+    /// Gives the inode at `old` the further name `new`. A symbolic link is not followed.
     pub async fn link(&self, old: impl AsRef<[u8]>, new: impl AsRef<[u8]>) -> Result<Attr> {
         let attr = self.find(old.as_ref(), Follow::No).await?;
         self.link_inode(attr.ino, new).await
     }
 
-    /// The same for an inode that is known by its number.
+    /// Does the same for an inode that is given by its number.
     pub async fn link_inode(&self, ino: Ino, new: impl AsRef<[u8]>) -> Result<Attr> {
         let place = self.walk(new.as_ref(), Last::Name).await?;
         let LastName::Name(name) = &place.name else { return Err(Errno::EEXIST) };
@@ -309,7 +309,7 @@ impl<F: Fs> Process<F> {
         self.vfs.add_link(&self.creds, ino, place.dir, name).await
     }
 
-    /// Takes the name of something that is no directory away.
+    /// Removes the name of an inode that is not a directory.
     pub async fn unlink(&self, path: impl AsRef<[u8]>) -> Result<()> {
         let place = self.walk(path.as_ref(), Last::Name).await?;
         let LastName::Name(name) = &place.name else { return Err(Errno::EISDIR) };
@@ -331,8 +331,8 @@ impl<F: Fs> Process<F> {
         }
     }
 
-    /// Moves `old` to `new`. `EINVAL` for a directory that would be beneath itself, `ENOTEMPTY`, `EISDIR` and
-    /// `ENOTDIR` for what must not be replaced, `EBUSY` for `.`, `..` and the root.
+    /// Moves `old` to `new`. `EINVAL` for a directory that would be beneath itself, `ENOTEMPTY`, `EISDIR` and `ENOTDIR` for a
+    /// target that must not be replaced, `EBUSY` for `.`, `..` and the root.
     pub async fn rename(&self, old: impl AsRef<[u8]>, new: impl AsRef<[u8]>, mode: RenameMode) -> Result<()> {
         let from = self.walk(old.as_ref(), Last::Name).await?;
         let to = self.vfs.walk(&self.creds, self.dir, new.as_ref(), Last::Name).await?;

@@ -1,6 +1,7 @@
 //! Read-ahead of one open file.
 //!
-//! Its [`Window`] says what is due; that is read by a task of its own, so that a reader that is no faster than the disk always
+//! Its [`Window`] says what is due; a separate task reads that, so that a reader that is no faster than the disk always finds its
+//! pages.
 //! finds its pages.
 
 use super::File;
@@ -10,7 +11,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 impl<F: Fs> File<F> {
-    /// Notes a read of pages `first..end`; returns how many to read where one is absent.
+    /// Notes a read of pages `first..end`; returns the number of pages to read where one is absent.
     pub(crate) fn plan_read(&self, first: u64, end: u64) -> u64 {
         let pages_max = self.vfs().0.options.cache.readahead_pages;
         if pages_max == 0 {
@@ -19,18 +20,18 @@ impl<F: Fs> File<F> {
         update(&self.window, |window| window.on_read(first, end, pages_max))
     }
 
-    /// Begins to read ahead, if it is time.
+    /// Begins to read ahead, if that is due.
     pub(crate) fn read_ahead(&self, file_pages: u64) {
         let Some((first, end)) = update(&self.window, |window| window.take_ahead(file_pages)) else { return };
         let vfs = self.vfs().clone();
         let inode = Rc::clone(self.inode().rc());
-        // The file is open, so the inode is held; the task is a user of its own, since the file may be closed.
+        // The file is open, so the inode is held. The task is a user of its own, since the file may be closed meanwhile.
         inode.users.set(inode.users.get() + 1);
         self.vfs().spawn_helper(async move {
             let mut at = first;
             while at < end {
                 match vfs.fill(&inode, (at, end)).await {
-                    // The reader meets the error again, and returns it.
+                    // The reader gets the error again, and returns it.
                     Err(_) => break,
                     Ok((first, end)) => {
                         vfs.count(|count| count.readahead_pages += end - first);

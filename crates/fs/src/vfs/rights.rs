@@ -6,11 +6,11 @@ use super::{Errno, mode};
 /// Access that a caller wants to an inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
-    /// Read it.
+    /// To read it.
     pub read: bool,
-    /// Change it.
+    /// To change it.
     pub write: bool,
-    /// Run the file, or go through the directory.
+    /// To execute the file, or to search the directory.
     pub execute: bool,
 }
 
@@ -19,7 +19,7 @@ impl Wish {
     pub const READ: Self = Self { read: true, write: false, execute: false };
     /// To change.
     pub const WRITE: Self = Self { read: false, write: true, execute: false };
-    /// To go through a directory, or run a file.
+    /// To search a directory, or to execute a file.
     pub const EXECUTE: Self = Self { read: false, write: false, execute: true };
     /// To change the names of a directory.
     pub const CHANGE_NAMES: Self = Self { read: false, write: true, execute: true };
@@ -29,12 +29,12 @@ impl Wish {
     }
 }
 
-/// `EACCES` if the permission bits deny the wish. The first class that fits decides: an owner gets nothing from the
-/// bits of the group.
+/// `EACCES` if the permission bits deny the access. The first class that fits decides: an owner gets no right from the bits of the
+/// group.
 pub(crate) fn check(creds: &Creds, attr: &Attr, wish: Wish) -> Result<()> {
     let wanted = wish.bits();
     let granted = if creds.is_root() {
-        // Root runs only files with an execute bit, but may search every directory.
+        // Root executes only files with an execute bit, but may search every directory.
         let runs = attr.kind.is_dir() || attr.mode & 0o111 != 0;
         if runs { 0o7 } else { 0o6 }
     } else if creds.uid == attr.uid {
@@ -47,12 +47,12 @@ pub(crate) fn check(creds: &Creds, attr: &Attr, wish: Wish) -> Result<()> {
     if wanted & !granted & 0o7 == 0 { Ok(()) } else { Err(Errno::EACCES) }
 }
 
-/// `EPERM` for all callers but owner and root.
+/// `EPERM` unless the caller is the owner or root.
 pub(crate) fn check_owner(creds: &Creds, attr: &Attr) -> Result<()> {
     if creds.is_root() || creds.uid == attr.uid { Ok(()) } else { Err(Errno::EPERM) }
 }
 
-/// Whether the name of `victim` may be taken out of `dir`.
+/// Whether the name of `victim` may be removed from `dir`.
 pub(crate) fn check_remove(creds: &Creds, dir: &Attr, victim: &Attr) -> Result<()> {
     check(creds, dir, Wish::CHANGE_NAMES)?;
     let is_sticky = dir.mode & mode::STICKY != 0;

@@ -1,10 +1,9 @@
-//! Where a file has data, and where holes.
+//! Seeking data and holes in a file.
 //!
-//! Place in the data flow: a [`File`] seeks; the file system says what is on the disk, the page cache what is
-//! not there yet.
+//! Place in the data flow: a [`File`] seeks; the file system knows what is on the disk, the page cache what is not there yet.
 //!
-//! Invariant: a page that is dirty or being written is data, whatever is on the disk; a page that is clean is what the disk
-//! has. Between the file system's answer and the look at the cache nothing waits, so no page is written in between.
+//! Invariant: a page that is dirty or being written is data, whatever is on the disk; a clean page is what the disk has. Nothing
+//! waits between the file system's answer and the check of the cache, so no page is written in between.
 
 use super::file::File;
 use super::io::PAGE;
@@ -12,7 +11,7 @@ use super::types::*;
 use super::{Errno, Fs};
 
 impl<F: Fs> File<F> {
-    /// The first byte from `from` on that is data, or in a hole; see [`File::seek`].
+    /// The first byte from `from` on that is data, or that is in a hole; see [`File::seek`].
     pub(crate) async fn find_part(&self, from: u64, is_data_wanted: bool) -> Result<u64> {
         let vfs = self.vfs();
         vfs.charge_call(0, 0).await;
@@ -38,7 +37,7 @@ impl<F: Fs> File<F> {
                 (true, true) => Some(at),
                 (true, false) => None,
                 (false, true) => unclean.first().copied(),
-                // The first page that is not among those which begin the run.
+                // The first page behind the dirty pages with which the run begins.
                 (false, false) => {
                     let behind =
                         (at..).zip(&unclean).take_while(|(page, index)| page == *index).count() as u64;

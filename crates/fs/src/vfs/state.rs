@@ -1,9 +1,9 @@
-//! The state of a mounted file system: its pages, its inodes, its queues, and what tasks wait for.
+//! The state of a mounted file system: its pages, its inodes, its queues, and the events for which tasks wait.
 //!
-//! Place in the data flow: every file of the vfs has methods of [`Vfs`]; the mount makes one, background write-back holds it
+//! Place in the data flow: every file of the vfs has methods of [`Vfs`]; the mount creates one, background write-back holds it
 //! weakly.
 //!
-//! Invariant: when the last [`Vfs`] is gone, the tasks of the mount are woken, and end.
+//! Invariant: when the last [`Vfs`] is dropped, the tasks of the mount are woken, and end.
 
 use super::Fs;
 use super::config::{MountOptions, VfsMetrics};
@@ -20,10 +20,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::rc::Rc;
 
-/// A mounted file system; a clone is the same one.
+/// A mounted file system; a clone refers to the same one.
 ///
-/// Applications go through a [`Process`](super::Process) and its [`File`](super::File)s. A front end that knows inodes instead of
-/// paths (FUSE) uses [`Vfs::keep`], [`Vfs::open_inode`] and their siblings.
+/// Applications use a [`Process`](super::Process) and its [`File`](super::File)s. A front end that knows inodes instead of paths
+/// (FUSE) uses [`Vfs::keep`], [`Vfs::open_inode`] and their siblings.
 pub struct Vfs<F: Fs>(pub(crate) Rc<Shared<F>>);
 
 pub(crate) struct Shared<F: Fs> {
@@ -31,7 +31,7 @@ pub(crate) struct Shared<F: Fs> {
     pub(crate) limits: Limits,
     pub(crate) options: MountOptions,
     pub(crate) handle: Handle,
-    /// Civil time at an instant.
+    /// An instant and the civil time at that instant.
     pub(crate) civil: Cell<(Instant, Timestamp)>,
     pub(crate) cpus: RefCell<Cpus>,
     pub(crate) pages: RefCell<Pages>,
@@ -42,28 +42,28 @@ pub(crate) struct Shared<F: Fs> {
     pub(crate) dirty: RefCell<VecDeque<Rc<Inode>>>,
     /// Files that were dropped without being closed.
     pub(crate) dropped: RefCell<Vec<Rc<Inode>>>,
-    /// Taken by renames between directories, so that no two of them make a loop.
+    /// Taken by renames between directories, so that no two of them form a loop.
     pub(crate) renames: RwLock,
-    /// There is something for background write-back to do.
+    /// Notified when background write-back has work.
     pub(crate) work: Rc<Event>,
-    /// Writers that wait until fewer pages are dirty, ordered by their turn and by arrival.
+    /// Writers that wait until fewer pages are dirty, ordered by their turn and then by arrival.
     pub(crate) throttled: RefCell<BTreeSet<(u64, u64)>>,
-    /// The turn of the last of them that went on, and how many there were.
+    /// The turn of the writer that went on last, and the number of arrivals so far.
     pub(crate) throttle_clock: Cell<(u64, u64)>,
-    /// Background write-back sleeps without a timer.
+    /// Whether background write-back sleeps without a timer.
     pub(crate) idle: Cell<bool>,
-    /// The file system's own work: something may be there to do, or the mount ends.
+    /// Notified when the file system may have background work, or the mount ends.
     pub(crate) turn: Rc<Event>,
-    /// That work waits for pages to become dirty.
+    /// Whether background work waits for pages to become dirty.
     pub(crate) turn_idle: Cell<bool>,
-    /// A turn of it is running.
+    /// Whether a turn of background work is running.
     pub(crate) turn_runs: Cell<bool>,
-    /// Dirty pages became fewer, or it became clear that they do not.
+    /// Notified when there are fewer dirty pages, or when it is clear that there will not be.
     pub(crate) cleaned: Event,
-    /// No dirty page can be written, for this reason.
+    /// The error for which no dirty page can be written.
     pub(crate) stuck: Cell<Option<Errno>>,
     pub(crate) unmounted: Cell<bool>,
-    /// Tasks of our own that use inodes: read-ahead, barriers that were not answered.
+    /// Number of tasks of the vfs that use inodes: read-ahead, barriers that were not answered.
     pub(crate) helpers: Cell<u32>,
     pub(crate) helper_ended: Event,
     pub(crate) metrics: RefCell<VfsMetrics>,
@@ -90,13 +90,13 @@ impl<F: Fs> fmt::Debug for Vfs<F> {
 }
 
 impl<F: Fs> Drop for Shared<F> {
-    /// Ends background write-back, which waits for work and has no mount left.
+    /// Ends the tasks of background write-back, which wait for work and have no mount left.
     fn drop(&mut self) {
         self.work.notify();
     }
 }
 
-/// Vectors that are used again, so that a batch of pages allocates nothing.
+/// Vectors that are reused, so that a batch of pages allocates nothing.
 #[derive(Debug)]
 pub(crate) struct Pool<T>(RefCell<Vec<Vec<T>>>);
 

@@ -1,4 +1,4 @@
-//! Locks and waiting for tasks of one executor.
+//! Locks and events for tasks of one executor.
 //!
 //! Invariants: locks are granted in the order of the requests, so that no task starves and runs repeat; a future that is dropped leaves no
 //! trace. Nothing allocates while no task has to wait.
@@ -11,7 +11,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-/// A lock that many may share or one may have alone.
+/// A lock that many tasks may share, or one may hold alone.
 #[derive(Debug, Default)]
 pub(crate) struct RwLock {
     state: RefCell<LockState>,
@@ -70,12 +70,12 @@ impl LockState {
 }
 
 impl RwLock {
-    /// Waits until no task has the lock alone.
+    /// Waits until no task holds the lock alone.
     pub(crate) fn shared(&self) -> Acquire<'_> {
         Acquire { lock: self, alone: false, number: None }
     }
 
-    /// Waits until no task has the lock.
+    /// Waits until no task holds the lock.
     pub(crate) fn alone(&self) -> Acquire<'_> {
         Acquire { lock: self, alone: true, number: None }
     }
@@ -86,7 +86,7 @@ impl RwLock {
 pub(crate) struct Acquire<'a> {
     lock: &'a RwLock,
     alone: bool,
-    /// Set while this waits in the queue, or was granted the lock and does not know.
+    /// Number of this waiter while it is in the queue, or was granted the lock and does not know it.
     number: Option<u64>,
 }
 
@@ -137,7 +137,7 @@ impl Drop for Acquire<'_> {
     }
 }
 
-/// A [`RwLock`] that is held; dropping it gives it to the next.
+/// A [`RwLock`] that is held; dropping it grants it to the next waiters.
 #[derive(Debug)]
 pub(crate) struct Guard<'a> {
     lock: &'a RwLock,
@@ -150,7 +150,7 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// Says that something may have changed: waiting tasks check again.
+/// An event: waiting tasks are woken and check their condition again.
 #[derive(Debug, Default)]
 pub(crate) struct Event {
     wakers: RefCell<Vec<Waker>>,
@@ -168,13 +168,13 @@ impl Event {
         }
     }
 
-    /// Ready after the next [`Event::notify`], or earlier: check the condition in a loop. Nothing is missed between
-    /// the check and the wait, since no other task runs there.
+    /// Ready after the next [`Event::notify`], or earlier, so callers check their condition in a loop. No notification is missed
+    /// between the check and the wait, since no other task runs there.
     pub(crate) fn wait(&self) -> Wait<'_> {
         Wait { event: self, waited: false }
     }
 
-    /// Waits until `is_true`; it is looked at now and after each [`Event::notify`].
+    /// Waits until `is_true`, which is checked now and after each [`Event::notify`].
     pub(crate) async fn until(&self, is_true: impl Fn() -> bool) {
         while !is_true() {
             self.wait().await;
@@ -209,7 +209,7 @@ impl Future for Wait<'_> {
     }
 }
 
-/// Ready when one of two futures is; the other is dropped.
+/// Ready when one of two futures is; then the other is dropped.
 #[derive(Debug)]
 pub(crate) struct Either<A, B>(pub(crate) A, pub(crate) B);
 
@@ -237,7 +237,7 @@ struct Range {
 }
 
 impl RangeLocks {
-    /// Whether another task has a part of `first..end` in a way that excludes this one.
+    /// Whether another task holds a part of `first..end` in a way that excludes this one.
     #[inline]
     pub(crate) fn is_taken(&self, first: u64, end: u64, alone: bool) -> bool {
         let overlaps = |held: &Range| held.first < end && first < held.end && (alone || held.alone);
@@ -260,7 +260,7 @@ impl RangeLocks {
     }
 }
 
-/// A range that is locked until this is dropped.
+/// A locked range; dropping this unlocks it.
 #[derive(Debug)]
 pub(crate) struct RangeGuard<'a> {
     locks: &'a RangeLocks,
@@ -286,7 +286,7 @@ mod tests {
 
     type Notes = Rc<RefCell<Vec<&'static str>>>;
 
-    /// Runs tasks that take the lock, note it, yield and release it; returns the notes.
+    /// Runs tasks that take the lock, make a note, yield and release it; returns the notes.
     fn run(tasks: &[(&'static str, bool)]) -> Vec<&'static str> {
         let (notes, lock) = (Notes::default(), Rc::new(RwLock::default()));
         let mut executor = Executor::new();

@@ -1,4 +1,4 @@
-//! Types for files: inodes, attributes, kinds, times, and what a caller may ask to change.
+//! Types for files: inodes, attributes, kinds, times, and the changes that a caller may ask for.
 
 use super::Errno;
 use crate::acl::NewAcls;
@@ -10,26 +10,26 @@ pub const PAGE_BYTES: usize = 4096;
 /// Result of an operation on files.
 pub type Result<T> = std::result::Result<T, Errno>;
 
-/// The number of an inode; unique among those that exist.
+/// The number of an inode; unique among existing inodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ino(pub u64);
 
 /// Kind of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Bytes.
+    /// A regular file.
     File,
-    /// Names.
+    /// A directory.
     Directory,
-    /// A path.
+    /// A symbolic link.
     Symlink,
-    /// A named pipe; it exists here, but cannot be opened.
+    /// A named pipe; it can exist, but not be opened.
     Fifo,
-    /// A socket; likewise.
+    /// A socket; it can exist, but not be opened.
     Socket,
-    /// A character device of this number; likewise.
+    /// A character device with this number; it can exist, but not be opened.
     CharDevice(u32),
-    /// A block device of this number; likewise.
+    /// A block device with this number; it can exist, but not be opened.
     BlockDevice(u32),
 }
 
@@ -38,17 +38,17 @@ pub enum Kind {
 pub struct Timestamp {
     /// Whole seconds; negative before 1970.
     pub seconds: i64,
-    /// Below 1,000,000,000.
+    /// Nanoseconds, below 1,000,000,000.
     pub nanos: u32,
 }
 
-/// Permission bits: `rwxrwxrwx` and the three above them.
+/// Permission bits: `rwxrwxrwx` and the three bits above them.
 pub mod mode {
     /// The file runs with the rights of its owner.
     pub const SETUID: u16 = 0o4000;
-    /// The file runs with the rights of its group; what is created in the directory inherits its group.
+    /// The file runs with the rights of its group; new inodes in the directory inherit its group.
     pub const SETGID: u16 = 0o2000;
-    /// Only owners remove what is in the directory.
+    /// Only owners may remove names from the directory.
     pub const STICKY: u16 = 0o1000;
     /// All bits that a mode has.
     pub const ALL: u16 = 0o7777;
@@ -59,23 +59,23 @@ pub mod mode {
 /// The attributes of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
-    /// Its number.
+    /// Number of the inode.
     pub ino: Ino,
-    /// How often the number was in use before; with it the number is unique for ever.
+    /// How often the number was used before; with the number it is unique for ever.
     pub generation: u32,
     /// Its kind.
     pub kind: Kind,
     /// Permission bits, see [`mode`].
     pub mode: u16,
-    /// Names that refer to it.
+    /// Number of names that refer to it.
     pub links: u32,
-    /// Owner.
+    /// Owning user.
     pub uid: u32,
-    /// Group.
+    /// Owning group.
     pub gid: u32,
     /// Length in bytes.
     pub size: u64,
-    /// Space taken, in blocks of 512 bytes, space that is reserved for dirty pages included.
+    /// Space in blocks of 512 bytes, including space that is reserved for dirty pages.
     pub blocks_512: u64,
     /// Last access.
     pub atime: Timestamp,
@@ -85,57 +85,56 @@ pub struct Attr {
     pub ctime: Timestamp,
 }
 
-/// Changes of attributes; what is `None` stays.
+/// Changes of attributes; an attribute that is `None` stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
-    /// Permission bits.
+    /// New permission bits.
     pub mode: Option<u16>,
-    /// Owner.
+    /// New owning user.
     pub uid: Option<u32>,
-    /// Group.
+    /// New owning group.
     pub gid: Option<u32>,
-    /// Length in bytes: what is beyond is gone, what is added reads as zeros.
+    /// New length in bytes: bytes beyond it are removed, added bytes read as zeros.
     pub size: Option<u64>,
-    /// Last access.
+    /// New time of the last access.
     pub atime: Option<Timestamp>,
-    /// Last change of the content.
+    /// New time of the last change of the content.
     pub mtime: Option<Timestamp>,
-    /// Last change of anything.
+    /// New time of the last change of anything.
     pub ctime: Option<Timestamp>,
 }
 
-/// A new inode.
+/// Attributes of a new inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewNode {
     /// Its kind.
     pub kind: Kind,
     /// Permission bits.
     pub mode: u16,
-    /// Owner.
+    /// Owning user.
     pub uid: u32,
-    /// Group.
+    /// Owning group.
     pub gid: u32,
-    /// All its times, and those of the directory.
+    /// Time for all its times, and for those of the directory.
     pub now: Timestamp,
-    /// Its access control lists; the permission bits agree with them.
+    /// Its access control lists; the permission bits must agree with them.
     pub acls: NewAcls,
 }
 
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
-    /// Its name; never `.` or `..`.
+    /// Name of the entry; never `.` or `..`.
     pub name: Box<[u8]>,
-    /// The inode.
+    /// Inode of the entry.
     pub ino: Ino,
-    /// Its kind, without the number of a device.
+    /// Kind of the inode, without the number of a device.
     pub kind: Kind,
-    /// Reading goes on after this entry with this cookie.
+    /// Cookie with which reading continues after this entry.
     pub cookie: Cookie,
 }
 
-/// A place in a directory. It stays valid while entries come and go: an entry that exists all the time is seen
-/// exactly once, whatever happens to others.
+/// A position in a directory. It stays valid while entries come and go: an entry that exists all the time is seen exactly once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cookie(pub u64);
 
@@ -144,7 +143,7 @@ impl Cookie {
     pub const START: Self = Self(0);
 }
 
-/// How a rename treats what is at the new name.
+/// How a rename treats an inode that has the new name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RenameMode {
     /// It is replaced.
@@ -152,47 +151,47 @@ pub enum RenameMode {
     Replace,
     /// It makes the rename fail with `EEXIST`.
     NoReplace,
-    /// Both exist and change places.
+    /// Both names must exist; they exchange their inodes.
     Exchange,
 }
 
-/// A part of a file.
+/// A run of pages of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageRun {
-    /// The page behind its last one; `u64::MAX` if there is no end.
+    /// The first page behind the run; `u64::MAX` if it has no end.
     pub end: u64,
-    /// Whether it holds data; the other parts read as zeros.
+    /// Whether the run holds data; otherwise it reads as zeros.
     pub has_data: bool,
 }
 
 /// Whether an extended attribute may or must exist before it is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XattrMode {
-    /// Either.
+    /// It may exist or not.
     #[default]
     Set,
-    /// It must not: `EEXIST`.
+    /// It must not exist: `EEXIST`.
     Create,
-    /// It must: `ENODATA`.
+    /// It must exist: `ENODATA`.
     Replace,
 }
 
-/// Fullness of a file system.
+/// Space and inodes of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatFs {
-    /// Pages of [`PAGE_BYTES`] that files can have at most.
+    /// Most pages of [`PAGE_BYTES`] that files can have.
     pub pages: u64,
     /// Free pages; pages that are reserved for dirty data do not count.
     pub pages_free: u64,
     /// Free pages for users other than root.
     pub pages_available: u64,
-    /// Inodes at most.
+    /// Most inodes.
     pub inodes: u64,
     /// Free inodes.
     pub inodes_free: u64,
 }
 
-/// Bounds of a file system, fixed while it is mounted.
+/// Bounds of a file system, which do not change while it is mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Longest name in bytes.
@@ -216,24 +215,24 @@ pub struct Creds {
     pub gid: u32,
     /// Further groups.
     pub groups: Vec<u32>,
-    /// Permission bits that new inodes do not get, unless their directory has a default access control list. 0 if the layer above has
-    /// removed them already.
+    /// Permission bits that new inodes do not get, unless their directory has a default access control list. 0 if the layer above
+    /// has removed these bits already.
     pub umask: u16,
-    /// The layer above has checked the rights, as the kernel does for FUSE: everything is allowed, and user and group are those of what
-    /// is made.
+    /// Whether the layer above has checked the rights, as the kernel does for FUSE. Then everything is allowed, and user and group
+    /// are only the owners of new inodes.
     pub is_checked: bool,
 }
 
 impl Creds {
-    /// Root, which may do everything.
+    /// Credentials of root, which may do everything.
     pub const ROOT: Self = Self::user(0, 0);
 
-    /// A user with one group.
+    /// Credentials of a user with one group.
     pub const fn user(uid: u32, gid: u32) -> Self {
         Self { uid, gid, groups: Vec::new(), umask: 0, is_checked: false }
     }
 
-    /// A user whose rights the layer above has checked.
+    /// Credentials of a user whose rights the layer above has checked.
     pub const fn checked(uid: u32, gid: u32) -> Self {
         Self { uid, gid, groups: Vec::new(), umask: 0, is_checked: true }
     }
@@ -244,7 +243,7 @@ impl Creds {
         Self { umask: umask & 0o777, ..self }
     }
 
-    /// Whether rights do not matter: for root, and if they were checked before.
+    /// Whether rights are not checked: for root, and if the layer above has checked them.
     pub const fn is_root(&self) -> bool {
         self.uid == 0 || self.is_checked
     }
@@ -256,22 +255,22 @@ impl Creds {
 }
 
 impl Kind {
-    /// Whether these are bytes.
+    /// Whether it is a regular file.
     pub const fn is_file(self) -> bool {
         matches!(self, Self::File)
     }
-    /// Whether these are names.
+    /// Whether it is a directory.
     pub const fn is_dir(self) -> bool {
         matches!(self, Self::Directory)
     }
-    /// Whether this is a path.
+    /// Whether it is a symbolic link.
     pub const fn is_symlink(self) -> bool {
         matches!(self, Self::Symlink)
     }
 }
 
 impl Timestamp {
-    /// This many nanoseconds later.
+    /// The time `nanos` nanoseconds later.
     #[inline]
     pub const fn plus_nanos(self, nanos: u64) -> Self {
         let nanos = self.nanos as u64 + nanos;

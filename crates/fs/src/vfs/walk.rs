@@ -1,7 +1,7 @@
-//! From a path to a directory, a name and the inode that it refers to.
+//! Path resolution: from a path to a directory, a name and the inode to which it refers.
 //!
-//! Invariant: every directory on the path was searchable when it was passed. The result may have changed when the caller takes a lock; a
-//! caller that changes names looks the last one up again.
+//! Invariant: every directory on the path was searchable when it was passed. The result may have changed when the caller takes a
+//! lock; a caller that changes names looks up the last name again.
 
 use super::rights::{self, Wish};
 use super::state::Vfs;
@@ -9,10 +9,10 @@ use super::types::*;
 use super::{Errno, Fs};
 use std::borrow::Cow;
 
-/// Longest path in bytes, without the zero at the end that C needs.
+/// Longest path in bytes, without the terminating zero of C.
 pub const PATH_BYTES_MAX: usize = 4095;
 
-/// Symbolic links that are followed on one path.
+/// Most symbolic links that are followed on one path.
 pub const SYMLINKS_MAX: u32 = 40;
 
 /// Treatment of the last name of a path.
@@ -26,16 +26,16 @@ pub(crate) enum Last {
     Name,
 }
 
-/// Target of a path.
+/// Result of resolving a path.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     /// The directory that the last name is in.
     pub(crate) dir: Ino,
-    /// The last name.
+    /// The last name of the path.
     pub(crate) name: LastName,
-    /// The inode, unless it was not looked up or does not exist.
+    /// The inode; `None` if it was not looked up or does not exist.
     pub(crate) node: Option<Attr>,
-    /// The path ends with a slash: only a directory is meant.
+    /// Whether the path ends with a slash, so that only a directory may be meant.
     pub(crate) is_dir_wanted: bool,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Place {
 pub(crate) enum LastName {
     /// A name.
     Name(Box<[u8]>),
-    /// The root: the path has no name.
+    /// There is no name: the path is that of the root.
     Root,
     /// `.`
     Dot,
@@ -58,7 +58,7 @@ impl Place {
     }
 }
 
-/// One name, the rest after its slashes, and whether there was a slash.
+/// The first name, the rest of the path after the slashes, and whether there was a slash.
 fn split(path: &[u8]) -> (&[u8], &[u8], bool) {
     let end = path.iter().position(|&byte| byte == b'/').unwrap_or(path.len());
     let (name, rest) = path.split_at(end);
@@ -115,7 +115,7 @@ impl<F: Fs> Vfs<F> {
                 Err(Errno::ENOENT) if is_last => break here(None),
                 found => found?,
             };
-            // A slash at the end asks for what the link leads to.
+            // A slash at the end asks for the target of the link.
             let is_followed = !is_last || has_slash || last == Last::Follow;
             if node.kind.is_symlink() && is_followed {
                 symlinks += 1;
@@ -148,7 +148,7 @@ impl<F: Fs> Vfs<F> {
         Ok(place)
     }
 
-    /// Walks along a path that has to lead to something.
+    /// Walks along a path that has to lead to an existing inode.
     pub(crate) async fn find(&self, creds: &Creds, start: Ino, path: &[u8], last: Last) -> Result<Attr> {
         self.walk(creds, start, path, last).await?.node.ok_or(Errno::ENOENT)
     }
@@ -167,7 +167,7 @@ fn check_path(path: &[u8]) -> Result<()> {
     if path.len() > PATH_BYTES_MAX {
         return Err(Errno::ENAMETOOLONG);
     }
-    // No name contains a zero, so this leads nowhere.
+    // No name contains a zero byte, so the path leads nowhere.
     if path.contains(&0) { Err(Errno::EINVAL) } else { Ok(()) }
 }
 

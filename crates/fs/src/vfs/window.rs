@@ -1,17 +1,16 @@
 //! Read-ahead distance of one reader of a file.
 //!
-//! A read that begins where the last one ended is sequential. The window of a sequential reader doubles with each read
-//! up to the maximum; a read elsewhere closes it. When no more than a window is left of what was read ahead, the next one
-//! is due.
+//! A read that begins where the last one ended is sequential. The window of a sequential reader doubles with each read up to the
+//! maximum; a read elsewhere closes it. The next window is due when no more than a window is left of what was read ahead.
 
 /// State of a reader. Numbers are pages.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Window {
     /// Next page of a sequential reader.
     next: u64,
-    /// How much is read ahead; 0 while the reader jumps about.
+    /// Size of the window; 0 while the reader is not sequential.
     pages: u64,
-    /// End of what was read ahead.
+    /// End of the pages that were read ahead.
     ahead: u64,
 }
 
@@ -19,9 +18,9 @@ pub(crate) struct Window {
 const WINDOW_PAGES_MIN: u64 = 4;
 
 impl Window {
-    /// A read of `first..end`. Returns how many pages to read where one is absent.
+    /// Notes a read of `first..end`. Returns the number of pages to read where one is absent.
     pub(super) fn on_read(&mut self, first: u64, end: u64, pages_max: u64) -> u64 {
-        // A reader of less than a page comes back to the page where it stopped.
+        // A reader of less than a page comes back to the page in which it stopped.
         let is_sequential = first == self.next || first + 1 == self.next;
         self.pages = match (is_sequential, self.pages) {
             (false, _) => 0,
@@ -39,7 +38,7 @@ impl Window {
         self.pages.max(end - first)
     }
 
-    /// What to read in the background now, if anything: first and end.
+    /// The pages to read in the background now, if any: first and end.
     pub(super) fn take_ahead(&mut self, file_pages: u64) -> Option<(u64, u64)> {
         let begin = self.ahead.max(self.next);
         if self.pages == 0 || begin - self.next > self.pages {

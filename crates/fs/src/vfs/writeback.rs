@@ -22,12 +22,12 @@ use flashweir_core::Instant;
 use flashweir_core::executor::Handle;
 use std::rc::{Rc, Weak};
 
-/// Pages of a batch by which fetching them goes ahead of looking at them.
+/// Distance in pages between prefetching the pages of a batch and using them.
 const AHEAD: usize = 8;
-/// All pages of a file.
+/// The range of all pages of a file.
 pub(crate) const WHOLE: (u64, u64) = (0, u64::MAX);
 
-/// The task of a mount. It ends with the mount.
+/// The task of background write-back of a mount. It ends with the mount.
 pub(crate) async fn run<F: Fs>(mount: Weak<Shared<F>>, work: Rc<Event>, handle: Handle) {
     let mut look_at = None;
     loop {
@@ -63,7 +63,7 @@ pub(crate) async fn run<F: Fs>(mount: Weak<Shared<F>>, work: Rc<Event>, handle: 
     }
 }
 
-/// The task of a mount that gives the file system turns of its own work. It ends with the mount.
+/// The task of a mount that lets the file system do its background work. It ends with the mount.
 pub(crate) async fn turns<F: Fs>(mount: Weak<Shared<F>>, turn: Rc<Event>, handle: Handle) {
     loop {
         let Some(vfs) = mount.upgrade().map(Vfs) else { return };
@@ -92,7 +92,7 @@ struct Batch<F: Fs> {
     inode: Rc<Inode>,
     number: u64,
     pages: Vec<DirtyPage>,
-    /// Their slots in memory, in which they stay until the answer.
+    /// Slots of the pages, in which they stay until the answer.
     slots: Vec<Slot>,
     written: bool,
 }
@@ -118,7 +118,7 @@ impl<F: Fs> Drop for Batch<F> {
 }
 
 impl<F: Fs> Vfs<F> {
-    /// Pages were written: the file system may have work of its own.
+    /// Notes that pages were written: the file system may have background work.
     #[inline]
     pub(crate) fn note_written(&self) {
         if self.0.turn_idle.replace(false) {
@@ -128,7 +128,7 @@ impl<F: Fs> Vfs<F> {
 
     // Becoming dirty.
 
-    /// The inode has dirty pages.
+    /// Notes that the inode has dirty pages.
     #[inline]
     pub(crate) fn queue_dirty(&self, inode: &Rc<Inode>) {
         if !inode.queued.replace(true) {
@@ -139,8 +139,8 @@ impl<F: Fs> Vfs<F> {
         }
     }
 
-    /// Waits until `pages` more can become dirty. Waiting writers get equal shares of pages, as in Linux, and not of calls: each has its
-    /// turn when as many pages were granted since it came as it wants itself (self-clocked fair queueing).
+    /// Waits until `pages` more pages can become dirty. Waiting writers get equal shares of pages, not of calls, as in Linux: the
+    /// turn of a writer comes when as many pages were granted since its arrival as it wants itself (self-clocked fair queueing).
     #[inline]
     pub(crate) async fn throttle(&self, pages: u64) -> Result<()> {
         if self.0.throttled.borrow().is_empty() && self.has_room_for_dirty(pages) {
@@ -164,7 +164,7 @@ impl<F: Fs> Vfs<F> {
             }
         };
         self.0.throttled.borrow_mut().remove(&place);
-        // There may be room for the next as well.
+        // There may be room for the next writer as well.
         self.0.cleaned.notify();
         let waited_ns = self.now().since(start).as_nanos();
         self.count(|count| {
@@ -188,7 +188,7 @@ impl<F: Fs> Vfs<F> {
 
     // Writing.
 
-    /// Marks the pages of `indices` that are dirty as being written and collects them.
+    /// Marks the pages of `indices` that are dirty as being written, and collects them.
     fn begin_batch(&self, inode: &Rc<Inode>, indices: &[(u64, Slot)]) -> Batch<F> {
         let (mut batch, mut slots) = (self.0.batches.take(), self.0.slots.take());
         let mut pages = self.0.pages.borrow_mut();
@@ -206,7 +206,7 @@ impl<F: Fs> Vfs<F> {
         Batch { vfs, inode, number, pages: batch, slots, written: false }
     }
 
-    /// Writes the pages of `indices` that are still dirty. Returns how many there were.
+    /// Writes the pages of `indices` that are still dirty. Returns their number.
     async fn write_batch(
         &self,
         inode: &Rc<Inode>,
@@ -250,7 +250,7 @@ impl<F: Fs> Vfs<F> {
         }
         let batch_pages = self.0.options.cache.batch_pages as usize;
         let mut indices = Vec::new();
-        // A page that is being written and was written to again shows up in the second round, and no later one can.
+        // A page that is being written and was changed again is dirty in the second round; no further round is needed.
         let now = self.now();
         let errors_before = inode.error_count();
         for _ in 0..2 {
@@ -264,12 +264,12 @@ impl<F: Fs> Vfs<F> {
             }
             inode.batches_ended().await;
         }
-        // Another task's batch may have failed during the wait for it.
+        // Another task's batch may have failed during the wait.
         if inode.error_count() == errors_before { Ok(()) } else { Err(inode.last_error()) }
     }
 
-    /// Background: writes a batch of the next inode with pages that became dirty until `until`. Returns false if there
-    /// is none that can be written.
+    /// Background: writes a batch of the next inode with pages that became dirty until `until`. Returns false if no such page can
+    /// be written.
     async fn write_one_batch(&self, until: Instant) -> bool {
         let now = self.now();
         let mut failed = None;
@@ -289,7 +289,7 @@ impl<F: Fs> Vfs<F> {
             match self.write_next_of(&inode, until).await {
                 Ok(0) => continue,
                 Ok(_) => {
-                    // No caller could get the error; recovery finds the space.
+                    // There is no caller that could get the error; recovery finds the space.
                     let _ = self.settle(&inode).await;
                     return true;
                 }
@@ -315,7 +315,7 @@ impl<F: Fs> Vfs<F> {
             if written > 0 || is_new {
                 return Ok(written);
             }
-            // What is left of an old round may have been written by others meanwhile.
+            // Other tasks may have written the rest of an old round meanwhile.
         }
     }
 
@@ -333,7 +333,7 @@ impl<F: Fs> Vfs<F> {
         is_new
     }
 
-    /// Background: writes everything that is old.
+    /// Background: writes all pages that have expired.
     async fn write_expired(&self) {
         let expire = self.0.options.cache.dirty_expire.as_nanos();
         let Some(until) = self.now().as_nanos().checked_sub(expire).map(Instant::from_nanos) else { return };
@@ -359,7 +359,7 @@ impl<F: Fs> Vfs<F> {
         synced
     }
 
-    /// The same where order takes the place of waiting: the pages are dispatched, then what makes them durable.
+    /// Does the same in dual mode: dispatches the pages, and then what makes them durable.
     async fn sync_in_order(&self, inode: &Rc<Inode>, kind: SyncKind, cause: WriteCause) -> Result<()> {
         let errors_before = inode.error_count();
         let mut batch = self.dirty_batch(inode).await;
@@ -388,14 +388,14 @@ impl<F: Fs> Vfs<F> {
         }
         written.and(synced)?;
         drop(batch);
-        // What was ordered before has been answered by now, or soon.
+        // The device has answered earlier batches by now, or will soon.
         inode.batches_ended().await;
-        // Another task's batch may have failed during the wait for it.
+        // Another task's batch may have failed during the wait.
         if inode.error_count() == errors_before { Ok(()) } else { Err(inode.last_error()) }
     }
 
-    /// All pages of an inode that are dirty when those that are being written have been, or are in order. A page that is
-    /// being written and has changed since is waited for.
+    /// All dirty pages of an inode, once the batches that are under way have ended or are ordered. Waits for a page that is being
+    /// written and has changed since.
     async fn dirty_batch(&self, inode: &Rc<Inode>) -> Batch<F> {
         if self.0.fs.syncs_in_order() {
             inode.batches_ordered().await;
@@ -407,12 +407,12 @@ impl<F: Fs> Vfs<F> {
         let mut indices = Vec::new();
         self.0.pages.borrow().dirty_indices(inode.owner, WHOLE, self.now(), &mut indices);
         let batch = self.begin_batch(inode, &indices);
-        // During the wait another task may have begun to write pages that were dirty before.
+        // Meanwhile another task may have begun to write pages that were dirty before.
         inode.batches_ordered_before(batch.number).await;
         batch
     }
 
-    /// Hands the dirty pages of the inode to the file system in order, and leaves the answer to a task.
+    /// Hands the dirty pages of the inode to the file system in order, and leaves waiting for the answer to a task.
     pub(crate) async fn order_inode(&self, inode: &Rc<Inode>, kind: Barrier) -> Result<()> {
         if !self.0.fs.has_barriers() {
             return Err(Errno::EOPNOTSUPP);
@@ -427,12 +427,12 @@ impl<F: Fs> Vfs<F> {
                 return failed.and(self.end_use(user).await);
             }
         };
-        // The batch goes to the task unchanged: a caller that waits for batches that have begun waits for this one to its end.
+        // The batch is passed to the task as it is: a caller that waits for batches that have begun waits for the end of this one.
         inode.batch_is_ordered(batch.number);
         let vfs = self.clone();
         self.spawn_helper(async move {
             let result = ticket.await;
-            // Open files report the error at the next fsync.
+            // Open files report the error at their next fsync.
             let _ = vfs.end_batch(&mut batch, result, WriteCause::Sync);
             drop(batch);
             let _ = vfs.end_use(user).await;
@@ -440,7 +440,7 @@ impl<F: Fs> Vfs<F> {
         Ok(())
     }
 
-    /// sync: writes everything and makes it durable. The first error is returned, after everything was tried.
+    /// sync: writes everything and makes it durable. Returns the first error, after everything was tried.
     pub async fn sync_all(&self) -> Result<()> {
         if self.0.options.read_only {
             return Ok(());
@@ -449,7 +449,7 @@ impl<F: Fs> Vfs<F> {
         written.and(self.0.fs.sync().await)
     }
 
-    /// Writes all dirty pages. The first error is returned, after everything was tried.
+    /// Writes all dirty pages. Returns the first error, after everything was tried.
     pub(crate) async fn write_all(&self) -> Result<()> {
         let inodes: Vec<Rc<Inode>> = self.0.inodes.borrow().values().cloned().collect();
         let mut first = Ok(());

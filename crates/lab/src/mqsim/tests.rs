@@ -110,7 +110,7 @@ fn bad_devices_are_refused_with_key_value_and_line() {
         (
             ">0.07<",
             ">0.01<",
-            "the imported device is not valid: ftl.over_provisioning = 0.01: expected enough for 4.0 spare blocks in each plane of 64 (reserve, frontiers, one to collect, and what collections leave unused); this leaves 0.6 after metadata and bad blocks",
+            "the imported device is not valid: ftl.over_provisioning = 0.01: expected enough for 4.0 spare blocks in each plane of 64 (reserve, write frontiers, one victim, and what is left unused by GC); this leaves 0.6 after metadata and bad blocks",
         ),
         (
             "<Static_Wearleveling_Enabled>true<",
@@ -202,7 +202,7 @@ fn the_state_of_the_device_is_that_of_mqsim() {
 fn a_device_that_keeps_more_free_than_it_has_to_spare_is_warned_about() {
     let (config, warnings) = import_device(DEVICE).unwrap();
     let problem = "ftl.gc.start_below_blocks = 10 of 64: with 100 % of the capacity written, 59.5 blocks of each plane \
-                   hold data and 4.5 are left, so collection never stops and moves nearly full blocks; expected at \
+                   hold data and 4.5 are left, so GC never stops and moves nearly full blocks; expected at \
                    most 4, more ftl.over_provisioning, or at most 90 % written";
     assert_eq!(warnings.last().map(String::as_str), Some(problem));
     assert_eq!(config.collection_never_stops(0.9), None);

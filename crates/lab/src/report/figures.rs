@@ -621,7 +621,7 @@ fn programmed(course: &Course) -> [&[u64]; 4] {
 }
 
 fn amplification_total(study: &Study<'_>) -> Figure {
-    const PARTS: [&str; 4] = ["host data", "collection", "filler", "metadata"];
+    const PARTS: [&str; 4] = ["host data", "GC", "filler", "metadata"];
     let bar = |cell: &Cell<'_>| {
         let of = |run: &&RunResult| {
             let metric = |name: &str| run.metrics.get(&format!("device.{name}")).map_or(0.0, |m| m.as_f64());
@@ -730,9 +730,11 @@ fn collection(study: &Study<'_>) -> Figure {
     }
     let over = if is_time { "virtual time" } else { "host writes" };
     let caption = match panels.is_empty() {
-        true => "Nothing was collected: no data moved, no block was erased.".to_owned(),
+        true => "Garbage collection did not run: no data moved, no block was erased.".to_owned(),
         false => {
-            format!("What collection did in each column of {over}, and the room that it kept at its end.")
+            format!(
+                "The work of garbage collection in each column of {over}, and the free blocks at its end."
+            )
         }
     };
     figure("gc", "Garbage collection", &caption, panels)

@@ -45,7 +45,7 @@ pub(super) const STUDIES: &[Study] = &[
     ),
     Study {
         name: "threads-one-lock",
-        what: "the study `threads` on a device that has the lock of the paper's released prototype: nobody gets at the buffer \
+        what: "the study `threads` on a device that has the lock of the paper's released prototype: no other command gets at the buffer \
                while a flush is under way",
         variants: &["FLUSH", "RFLUSH"],
         points: |_| vec![4.0, 32.0, 256.0, 2048.0],

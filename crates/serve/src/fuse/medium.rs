@@ -111,7 +111,7 @@ impl Medium {
                 let named = |error: std::io::Error| format!("{}: {error}", path.display());
                 let path = path.canonicalize().map_err(named)?;
                 let lock = File::options().read(true).write(true).open(&path).map_err(named)?;
-                lock.try_lock().map_err(|_| format!("{}: somebody else uses it", path.display()))?;
+                lock.try_lock().map_err(|_| format!("{}: another process uses it", path.display()))?;
                 let bytes = lock.metadata().map_err(named)?.len();
                 if !path.is_file() || bytes == 0 || !bytes.is_multiple_of(BLOCK_BYTES as u64) {
                     return Err(format!("{}: expected a file of whole blocks of 4 KiB", path.display()));

@@ -92,7 +92,7 @@ impl Layout {
                     return Err("oob: a content longer than its page".into());
                 }
                 let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, len as usize).collect();
-                let buffer = Arc::get_mut(&mut bytes).expect("nobody else has it yet");
+                let buffer = Arc::get_mut(&mut bytes).expect("it is not shared yet");
                 let offset = self.page(at) * self.page_bytes() + within;
                 host.read_at(Part::Data, offset, buffer).map_err(|error| failed(Part::Data, error))?;
                 match crc32c::crc32c(&bytes) == crc {

@@ -201,7 +201,7 @@ ops! {
     CreateFile = "createfile", true, "Makes a file of the set that does not exist, and opens it.";
     OpenFile = "openfile", true, "Opens a file that exists.";
     CloseFile = "closefile", true, "Closes an open file.";
-    DeleteFile = "deletefile", true, "Removes a file that exists and that nobody has open.";
+    DeleteFile = "deletefile", true, "Removes a file that exists and is not open.";
     StatFile = "statfile", true, "Asks for the attributes of a file.";
     Fsync = "fsync", true, "Makes an open file durable.";
     Read = "read", true, "Reads at the position, or at random.";

@@ -1,8 +1,8 @@
-//! The machine by itself: random operations of a firmware that keeps nothing but a list of them.
+//! Tests of the machine by itself: random operations of a firmware that keeps nothing but a list of them.
 //!
-//! What the machine says that it does (its trace) is checked against what a bus and an array can do: one transfer at a time on a
-//! channel, one command at a time in a die, all of the array's time for each operation however often it is suspended, and each
-//! operation that was pushed ends once. A power cut at any moment finds exactly the programs and erases that are in the cells.
+//! The machine's trace is checked against what a bus and an array can do: one transfer at a time on a channel, one command at a
+//! time in a die, the full array time for each operation however often it is suspended, and one end for each operation that was
+//! pushed. A power cut at any instant finds exactly the programs and erases that are in the cells.
 
 use super::*;
 use crate::config::{Cell, DeviceConfig, GeometryConfig};
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// The next page of each frontier, planes without room, and a shared queue.
+/// A placer with the next page of each frontier, planes without room, and a shared queue.
 #[derive(Debug)]
 struct Frontiers {
     next: Vec<[u32; 2]>,
@@ -64,27 +64,27 @@ fn program(plane: PlaneId, frontier: Frontier, job: u64) -> Op<u64> {
     Op { kind: OpKind::Program, class, plane, at: UNBOUND, frontier: Some(frontier), bytes: 0, purpose, job }
 }
 
-/// An operation as the trace tells of it.
+/// An operation as the trace shows it.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     what: Op,
-    /// When the array begins, once the operation was issued.
+    /// The instant at which the array begins, once the operation was issued.
     array_from: Option<Instant>,
 }
 
-/// What a die does, as the trace tells of it.
+/// The activity of a die as the trace shows it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Die {
-    /// The array works until then.
+    /// The instant until which the array works.
     until: Instant,
     /// Reads whose data have not begun to leave.
     outputs: u32,
-    /// Array time that a program or an erase still needs, while it is suspended or works.
+    /// Array time that a program or an erase still needs, while it works or is suspended.
     left: Option<Duration>,
     since: Instant,
 }
 
-/// Machine, agenda, and what must be true of them.
+/// The machine, its agenda, and the state with which its trace is checked.
 struct Bench {
     machine: Machine<u64>,
     geometry: Geometry,
@@ -165,7 +165,7 @@ impl Bench {
         self.look(now);
     }
 
-    /// The next event; false if there is none.
+    /// Handles the next event; returns false if there is none.
     fn step(&mut self) -> bool {
         let Some((now, event)) = self.agenda.pop() else { return false };
         self.machine.trace.moment(now);
@@ -182,7 +182,7 @@ impl Bench {
         true
     }
 
-    /// Gives or takes room, and lets the dies know.
+    /// Gives planes room or takes it away, and wakes the dies.
     fn change_room(&mut self, full: impl Fn(&mut RandomStream) -> bool) {
         for plane in 0..self.geometry.planes() {
             self.pages.full[plane as usize] = full(&mut self.random);
@@ -196,12 +196,12 @@ impl Bench {
         let mut records = Vec::new();
         self.machine.trace.take(|record| records.push(*record));
         for record in records {
-            assert_eq!(record.at, now, "records are of their moment");
+            assert_eq!(record.at, now, "records have the instant of their event");
             self.check(now, record.what);
         }
     }
 
-    /// Takes the bus of a channel until an instant.
+    /// Marks the bus of a channel as busy until an instant.
     fn take_bus(&mut self, now: Instant, plane: PlaneId, until: Instant) {
         let channel = self.geometry.channel(self.geometry.station(plane));
         let bus = &mut self.buses[channel.0 as usize];
@@ -241,7 +241,7 @@ impl Bench {
                 let die = &mut self.dies[self.geometry.station(plane).0 as usize];
                 assert!(die.until <= now && die.outputs > 0, "data leave when the array has them");
                 die.outputs -= 1;
-                // The page register is free when the last of them has left.
+                // The page register is free when the last of the reads has left.
                 die.until = until;
             }
             Traced::Suspended { station, until } => {
@@ -271,7 +271,7 @@ impl Bench {
         }
     }
 
-    /// The power goes now, as far as anybody can see: what is in the cells is what began and has not ended.
+    /// Checks a power cut at the current instant: the operations in the cells are those that began and have not ended.
     fn check_cut(&self) {
         let now = self.agenda.now();
         let listed: Vec<usize> = self.machine.interrupted(now).iter().map(|torn| torn.id.index()).collect();
@@ -321,7 +321,7 @@ fn config(r: &mut RandomStream) -> DeviceConfig {
     config
 }
 
-/// Runs one machine through some operations, and to the end.
+/// Runs one machine through some operations until it is idle.
 fn run(seed: u64) -> Bench {
     let mut bench = Bench::new(seed);
     let dense = 1 + bench.random.below(4);
@@ -339,7 +339,7 @@ fn run(seed: u64) -> Bench {
     while bench.step() {
         bench.check_cut();
     }
-    // What is in the shared queue comes out when an idle die looks for it.
+    // Work in the shared queue begins only when an idle die looks for it.
     while !bench.pages.shared.is_empty() {
         bench.change_room(|_| false);
         while bench.step() {}

@@ -1,11 +1,11 @@
-//! Which blocks have an owner, and which of them a file has.
+//! The blocks that were found in use, and the blocks of a file.
 //!
 //! Invariant: a block has one owner; a second one is reported.
 
 use super::super::layout::extent::{self, Extent};
 use super::super::layout::{Addr, Geometry, Group};
 
-/// A bit for each block that was found. Groups without any take no room.
+/// A bit for each block that was found. Groups in which none was found take no memory.
 #[derive(Debug)]
 pub(super) struct Blocks {
     groups: Vec<Option<Box<[u64]>>>,
@@ -18,7 +18,7 @@ impl Blocks {
         Self { groups, words: geometry.blocks_per_group.div_ceil(64) as usize }
     }
 
-    /// Takes blocks, which are in groups, up to the first one that was taken before, which it gives.
+    /// Marks blocks, which must lie in groups, as taken, up to the first one that was taken before; returns that one.
     pub(super) fn take(&mut self, addr: Addr, blocks: u64, geometry: &Geometry) -> Option<Addr> {
         for block in addr.0..addr.0.saturating_add(blocks) {
             let (group, bit) = geometry.place_of(Addr(block))?;
@@ -43,11 +43,11 @@ impl Blocks {
 /// The blocks of a file.
 #[derive(Debug)]
 pub(super) struct Map {
-    /// Contents, in the order of the file, without blocks that have another owner.
+    /// Extents of the contents, in the order of the file, without blocks that have another owner.
     pub(super) extents: Vec<Extent>,
-    /// All blocks: contents, and those of the map.
+    /// Number of blocks, including those of the map itself.
     pub(super) blocks: u64,
-    /// Whether no part of it is broken or belongs to another owner.
+    /// Whether no part of the map is broken or belongs to another owner.
     pub(super) is_whole: bool,
 }
 

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The parent's number, before the entries of an inline directory.
 const INLINE_PARENT_BYTES: usize = 4;
 
-/// Hashes that a part of an index has, both ends included.
+/// The range of hashes that a part of an index covers, both ends included.
 #[derive(Clone, Copy, Debug)]
 struct Hashes {
     hash: htree::Hash,
@@ -21,14 +21,14 @@ struct Hashes {
     to: u32,
 }
 
-/// What was seen of a directory.
+/// The state of the check of a directory.
 #[derive(Debug)]
 struct Directory<'a> {
     inode: &'a Inode,
     seen: BTreeSet<Vec<u8>>,
-    /// Entries so far: the first two are `.` and `..`.
+    /// Number of entries so far; the first two are `.` and `..`.
     entries: u64,
-    /// Which part of the index the leaves are.
+    /// The range of hashes of each leaf of the index, by its block.
     leaves: BTreeMap<u64, Hashes>,
 }
 
@@ -68,7 +68,7 @@ impl Checker {
         for (&index, &addr) in &blocks {
             let block = self.volume.block(addr).await?;
             if nodes.contains(&index) {
-                // The first block has `.` and `..`, and looks like any other to a reader that does not know of an index.
+                // The first block has `.` and `..`, and looks like any other to code that does not know of the index.
                 if index == 0 {
                     self.room(&mut directory, index, &block);
                 }
@@ -86,7 +86,7 @@ impl Checker {
         Ok(())
     }
 
-    /// The nodes of a directory's index, by their blocks. Leaves get their hashes.
+    /// Checks the nodes of a directory's index, by their blocks, and notes the hashes of the leaves.
     async fn index(
         &mut self,
         directory: &mut Directory<'_>,
@@ -102,7 +102,7 @@ impl Checker {
             Ok(root) => root,
             Err(what) => {
                 self.problem("directory-index", format!("directory {ino}: {what}"));
-                // What else is a node of it stays unknown; those that look like one have no names.
+                // Which other blocks are nodes of the index stays unknown; blocks that look like nodes have no names.
                 for (&index, &addr) in blocks.iter().skip(1) {
                     let block = self.volume.block(addr).await?;
                     if htree::decode_node(&block, seed, &geometry).is_ok() {
@@ -118,7 +118,7 @@ impl Checker {
         while let Some((at, entries, levels, hashes)) = todo.pop() {
             for (index, entry) in entries.iter().enumerate() {
                 let from = if index == 0 { hashes.from } else { entry.hash & !1 };
-                // Names of the last hash may go on in the next block.
+                // Names with the last hash may continue in the next block.
                 let to = entries.get(index + 1).map_or(hashes.to, |next| next.hash & !1);
                 if from < hashes.from || to > hashes.to {
                     self.problem(
@@ -167,7 +167,7 @@ impl Checker {
         Ok(nodes)
     }
 
-    /// The entries of an inline directory. `rest` are those that `i_block` has no room for.
+    /// Checks the entries of an inline directory. `rest` are those for which `i_block` has no room.
     pub(super) fn inline_directory(&mut self, inode: &Inode, rest: &[u8]) {
         let parent = Ino(u32_at(&inode.block, 0));
         let mut directory = Directory::new(inode);

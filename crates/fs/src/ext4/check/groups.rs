@@ -8,7 +8,7 @@ use super::super::layout::{Addr, Geometry, Group, Ino};
 use super::Checker;
 use crate::format::{Kind, array_at, slot_bit, u32_at, unless_port};
 
-/// Fields in which no copy of the superblock may differ. Features, counts and times are newer in the first one.
+/// Fields that must be the same in all copies of the superblock. Features, counts and times are newer in the first one.
 fn shape(geometry: &Geometry) -> [u64; 8] {
     [
         geometry.blocks_count,
@@ -23,7 +23,7 @@ fn shape(geometry: &Geometry) -> [u64; 8] {
 }
 
 impl Checker {
-    /// Copies of the superblock and of the descriptors, which say where things are as the first ones do.
+    /// Checks the copies of the superblock and of the descriptors, which must give the same places as the first ones.
     pub(super) async fn copies(&mut self) -> Result<()> {
         let geometry = self.geometry;
         let desc_blocks = u64::from(geometry.desc_blocks());
@@ -67,7 +67,7 @@ impl Checker {
         Ok(())
     }
 
-    /// Takes the blocks of all superblocks, descriptors, bitmaps and inode tables.
+    /// Marks the blocks of all superblocks, descriptors, bitmaps and inode tables as taken.
     pub(super) fn tables(&mut self) {
         let geometry = self.geometry;
         for group in geometry.groups() {
@@ -83,7 +83,7 @@ impl Checker {
                 ("the inode bitmap", desc.inode_bitmap, 1),
                 ("the inode table", desc.inode_table, table),
             ] {
-                // That it is outside was reported with the descriptor.
+                // A place outside of the group was reported with the descriptor.
                 if !geometry.is_data(addr, blocks)
                     || !self.take(addr, blocks, &format!("{name} of group {group}"))
                 {
@@ -93,8 +93,8 @@ impl Checker {
         }
     }
 
-    /// The inode of the blocks that are kept for more descriptors: it lists those of group 0, each of which lists those in its
-    /// place in the other groups.
+    /// Checks the inode of the blocks that are reserved for more descriptors: it lists those of group 0, each of which lists the
+    /// blocks at the same place in the other groups.
     pub(super) async fn resize_inode(&mut self, inode: &Inode) -> Result<()> {
         let geometry = self.geometry;
         if !geometry.features.has(Feature::RESIZE_INODE) {
@@ -150,7 +150,7 @@ impl Checker {
         Ok(!listed.eq(expected.iter().copied().chain(std::iter::repeat(0)).take(block.len() / 4)))
     }
 
-    /// Bitmaps and counts of all groups, and the counts of the superblock.
+    /// Checks bitmaps and counts of all groups, and the counts of the superblock.
     pub(super) async fn groups(&mut self) -> Result<()> {
         let geometry = self.geometry;
         let (mut free_blocks, mut free_inodes) = (0, 0);
@@ -185,7 +185,7 @@ impl Checker {
         let taken = geometry.blocks_count - u64::from(geometry.first_data_block) - free_blocks;
         self.report.free_blocks = free_blocks;
         self.report.metadata_blocks = taken.saturating_sub(self.report.data_blocks);
-        // While a volume is mounted, Linux leaves these as they were.
+        // Linux does not update these counts while a volume is mounted.
         if self.report.is_clean {
             let superblock = self.volume.superblock();
             let counts = [
@@ -237,7 +237,7 @@ impl Checker {
         Ok(())
     }
 
-    /// Bits that belong to nothing are set.
+    /// Checks that the bits behind the last block or inode are set.
     fn behind(&mut self, name: &'static str, group: Group, bitmap: &[u8], end: u32) {
         if let Some(bit) = (end as usize..8 * bitmap.len()).find(|&bit| !slot_bit(bitmap, bit)) {
             self.problem(name, format!("bit {bit} of group {group} is free, behind its end at {end}"));

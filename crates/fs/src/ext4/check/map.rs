@@ -1,4 +1,4 @@
-//! The maps of files, block by block.
+//! Checks of the maps of files, block by block.
 
 use super::super::error::Result;
 use super::super::layout::Addr;
@@ -8,11 +8,11 @@ use super::Checker;
 use super::blocks::Map;
 use crate::format::{u32_at, unless_port};
 
-/// Addresses in an inode: of contents, then of blocks of addresses in one to three levels.
+/// Number of addresses of contents in an inode; those of blocks of addresses follow, in one to three levels.
 const DIRECT: u32 = 12;
 
 impl Checker {
-    /// The extents of a file.
+    /// Checks the extents of a file.
     pub(super) async fn extents(&mut self, inode: &Inode) -> Result<Map> {
         let mut map = Map::default();
         let geometry = self.geometry;
@@ -42,7 +42,7 @@ impl Checker {
                     }
                 }
                 Entries::Index(children) => {
-                    // The first child comes next: what is found is in the order of the file.
+                    // The first child comes next, so that extents are found in the order of the file.
                     let first = todo.len();
                     for (index, child) in children.iter().enumerate() {
                         map.blocks += 1;
@@ -69,12 +69,12 @@ impl Checker {
         Ok(map)
     }
 
-    /// The addresses of a file without extents.
+    /// Checks the addresses of a file without extents.
     pub(super) async fn addresses(&mut self, inode: &Inode) -> Result<Map> {
         let mut map = Map::default();
         let owner = format!("inode {}", inode.ino);
         let per_block = u64::from(self.geometry.block_bytes / 4);
-        // An address, the levels below it, and the first block of the file that it maps.
+        // An address, the number of levels below it, and the first block of the file that it maps.
         let mut todo: Vec<(Addr, u32, u64)> = Vec::new();
         let mut first = u64::from(DIRECT);
         for level in 1..=3 {

@@ -32,9 +32,9 @@ use std::rc::Rc;
 
 pub use crate::format::Problem;
 
-/// Blocks that are read at once.
+/// Number of blocks that are read at once.
 const READ_BLOCKS: u64 = 64;
-/// A bit is kept for each block in use of at most so many.
+/// Most blocks of a volume that is checked, since a bit is kept for each block in use.
 const BLOCKS_MAX: u64 = 1 << 32;
 /// Offset in the superblock of the inode of project quotas.
 const PROJECT_QUOTA_AT: usize = 0x26c;
@@ -48,21 +48,21 @@ pub struct Report {
     pub problems_untold: u64,
     /// Whether the volume was unmounted.
     pub is_clean: bool,
-    /// Whether the superblock has a note of earlier errors.
+    /// Whether the superblock records earlier errors.
     pub has_errors_noted: bool,
-    /// Blocks of the volume that the journal has in a newer version, with which it was checked.
+    /// Number of blocks of which the journal has a newer version; the volume was checked with these.
     pub journal_blocks: u64,
     /// Directories.
     pub directories: u64,
-    /// Files of bytes.
+    /// Regular files.
     pub files: u64,
-    /// Links, devices, pipes and sockets.
+    /// Symbolic links, devices, pipes and sockets.
     pub others: u64,
-    /// Inodes that wait for their end, or for the end of their truncation.
+    /// Inodes that wait to be freed or truncated.
     pub orphans: u64,
-    /// Blocks of contents, of directories too.
+    /// Blocks of contents, those of directories included.
     pub data_blocks: u64,
-    /// Blocks in use that are no contents.
+    /// Blocks in use that are not contents.
     pub metadata_blocks: u64,
     /// Blocks that are free.
     pub free_blocks: u64,
@@ -79,7 +79,7 @@ impl Report {
     }
 }
 
-/// Checks a volume. Errors: there is none that could be looked at, or the port fails.
+/// Checks a volume. Errors: there is no volume that could be checked, or the port fails.
 pub fn check(port: Rc<dyn BlockPort>) -> Boxed<'static, Result<Report>> {
     Box::pin(look(port))
 }
@@ -143,13 +143,13 @@ async fn look(port: Rc<dyn BlockPort>) -> Result<Report> {
 struct Found {
     links: u16,
     kind: Option<Kind>,
-    /// Names that lead here.
+    /// Number of names that refer to the inode.
     names: u32,
-    /// Directories among the names in it.
+    /// Number of directories among the names in it.
     subdirectories: u32,
-    /// The directory that has its first name.
+    /// The directory that has the first name found.
     parent: Option<Ino>,
-    /// Inode to which its `..` refers.
+    /// The inode to which its `..` refers.
     dots: Option<Ino>,
 }
 
@@ -169,12 +169,12 @@ struct Checker {
     blocks: Blocks,
     /// Groups whose tables are at impossible places: their inodes are not checked, and nothing is read twice.
     lost_tables: BTreeSet<Group>,
-    /// Inodes that have no name and must have none, beside the reserved ones.
+    /// Inodes other than the reserved ones that must not have a name.
     hidden: BTreeSet<Ino>,
     orphans: BTreeSet<Ino>,
     inodes: BTreeMap<Ino, Found>,
     names: Vec<Name>,
-    /// References that blocks of attributes count, and how many were found.
+    /// References that blocks of attributes count, and the number of references that was found.
     xattr_blocks: BTreeMap<Addr, (Option<u32>, u32)>,
     report: Report,
 }
@@ -188,12 +188,12 @@ impl Checker {
         ino.0 < self.geometry.first_ino && ino != Ino::ROOT
     }
 
-    /// Whether an inode is neither found by names nor counts them.
+    /// Whether an inode is not expected to be found by names.
     fn is_hidden(&self, ino: Ino) -> bool {
         self.is_reserved(ino) || self.hidden.contains(&ino)
     }
 
-    /// Takes blocks of the volume for their only owner; false if one of them has another owner already.
+    /// Marks blocks of the volume as used by this owner; returns false if one of them has another owner.
     fn take(&mut self, addr: Addr, blocks: u64, owner: &dyn std::fmt::Display) -> bool {
         match self.blocks.take(addr, blocks, &self.geometry) {
             None => true,
@@ -301,7 +301,7 @@ impl Checker {
         }
     }
 
-    /// Extended attributes; says whether a block was counted for them.
+    /// Checks extended attributes; returns whether a block has to be counted for them.
     async fn xattrs(&mut self, inode: &Inode) -> Result<bool> {
         let ino = inode.ino;
         match unless_port(xattr::decode_in_inode(inode.xattr_room()))? {
@@ -363,14 +363,14 @@ impl Checker {
         }
     }
 
-    /// The size of an inode against the blocks that it has.
+    /// Compares the size of an inode with the blocks that it has.
     fn size(&mut self, inode: &Inode, map: &Map) {
         let block_bytes = u64::from(self.geometry.block_bytes);
         let (ino, size) = (inode.ino, inode.size);
         let wrong = match inode.kind() {
             _ if !map.is_whole || inode.has(flags::INLINE_DATA) => None,
             Some(Kind::Regular) => {
-                // What is allocated behind the end and was never written does no harm.
+                // Blocks behind the end that are allocated and were never written are allowed.
                 let written = map.extents.iter().rev().find(|extent| !extent.is_unwritten);
                 let last = written.map_or(0, |extent| extent.end() - 1);
                 (size < last * block_bytes && !inode.has(flags::VERITY))
@@ -402,7 +402,7 @@ impl Checker {
         }
     }
 
-    /// Target of a symbolic link: text that is as long as its size says.
+    /// Checks the target of a symbolic link: text as long as its size says.
     async fn link(&mut self, inode: &Inode, map: &Map) -> Result<()> {
         if inode.has(flags::INLINE_DATA) || !map.is_whole {
             return Ok(());
@@ -419,7 +419,7 @@ impl Checker {
         Ok(())
     }
 
-    /// Inline contents, which need an attribute for what does not fit into `i_block`.
+    /// Checks inline contents, which need an attribute if they do not fit into `i_block`.
     async fn inline(&mut self, inode: &Inode, xattrs: &[Xattr]) -> Result<()> {
         if !inode.has(flags::INLINE_DATA) {
             return Ok(());
@@ -438,7 +438,7 @@ impl Checker {
         Ok(())
     }
 
-    /// Names against the inodes that they lead to.
+    /// Compares names with the inodes to which they refer.
     fn names(&mut self) {
         let has_types = self.geometry.features.has(Feature::FILETYPE);
         for Name { directory, ino, kind } in std::mem::take(&mut self.names) {
@@ -472,7 +472,7 @@ impl Checker {
         }
     }
 
-    /// Each directory has a way from the root, by names and by `..`; everything else has a name.
+    /// Checks that each directory can be reached from the root, by names and by `..`, and that everything else has a name.
     fn reach(&mut self) {
         let mut reached = BTreeSet::from([Ino::ROOT]);
         let mut lost: BTreeSet<Ino> = BTreeSet::new();
@@ -533,7 +533,7 @@ impl Checker {
                 continue;
             }
             let expected = match found.kind {
-                // One that has had too many subdirectories stays at one link.
+                // A directory that has had too many subdirectories keeps a link count of one.
                 Some(Kind::Directory) if links == 1 && !counts_all => continue,
                 Some(Kind::Directory) => 2 + u64::from(subdirectories),
                 _ if names == 0 => continue,
@@ -546,7 +546,7 @@ impl Checker {
         problems.into_iter().for_each(|(name, what)| self.problem(name, what));
     }
 
-    /// What the superblock says of the journal.
+    /// Checks what the superblock says of the journal.
     fn journal(&mut self) {
         let Some(journal) = self.volume.journal() else { return };
         let superblock = self.volume.superblock();
@@ -568,7 +568,7 @@ impl Checker {
         }
     }
 
-    /// Inodes of a group that were ever used.
+    /// Number of inodes of a group that were ever used.
     fn used_inodes(&self, group: Group) -> u32 {
         let desc = &self.volume.groups()[group.0 as usize];
         if self.lost_tables.contains(&group)

@@ -1,4 +1,4 @@
-//! A volume with some of everything, whole and broken.
+//! Tests with a volume that has some of everything, whole and broken.
 
 use super::super::layout::dirent::{self, Entry};
 use super::super::layout::extent::{Entries, Extent, Index, Node};
@@ -14,7 +14,7 @@ use crate::format::{array_at, put, set_slot_bit, u16_at};
 use crate::port::{Block, Image, Write, block_on, bytes_of};
 use flashweir_core::Payload;
 
-/// Blocks behind all that a new volume has.
+/// First block behind those of a new volume.
 const ROOM_AT: u64 = 3000;
 const FILE: Ino = Ino(12);
 const SHARED: [Ino; 2] = [Ino(13), Ino(14)];
@@ -25,7 +25,7 @@ const OLD_FILE: Ino = Ino(20);
 const LAST: Ino = Ino(20);
 const NAMES: u32 = 60;
 
-/// A volume in memory, and hands to change it.
+/// A volume in memory, and functions that change it.
 struct Bench {
     image: Rc<Image>,
     superblock: Superblock,
@@ -136,7 +136,7 @@ impl Bench {
         block
     }
 
-    /// One extent for so many blocks, and its blocks.
+    /// Gives an inode one extent of `blocks` blocks; returns its address.
     fn run(&mut self, inode: &mut Inode, blocks: u16) -> Addr {
         let addr = Addr(self.next);
         self.next += u64::from(blocks);
@@ -200,7 +200,7 @@ impl Bench {
         self.put_inode(&old);
     }
 
-    /// A directory with an index and one in it; everything gets a name in the root.
+    /// Makes a directory with an index and one in it; everything gets a name in the root.
     fn fill_directories(&mut self) {
         let geometry = self.geometry;
         let mut child = self.new_inode(CHILD, Kind::Directory, 2, 1);
@@ -254,7 +254,7 @@ impl Bench {
         self.put_leaf(self.contents(Ino::ROOT), block, Ino::ROOT);
     }
 
-    /// Bitmaps and counts for what was filled in.
+    /// Writes the bitmaps and counts that fit the contents.
     fn settle(&mut self) {
         let geometry = self.geometry;
         let desc = self.desc();
@@ -280,7 +280,7 @@ impl Bench {
         });
     }
 
-    /// The first block of a file with one extent.
+    /// Address of the first block of a file with one extent.
     fn contents(&self, ino: Ino) -> Addr {
         let root = Node::decode_root(&self.inode(ino).block, &self.geometry).unwrap();
         match root.entries {
@@ -563,7 +563,7 @@ fn an_orphan_is_good_and_a_loop_of_them_is_not() {
     assert!(problems[0].to_string().starts_with("orphan: inode 20 is twice"), "{problems:?}");
 }
 
-/// Random numbers of a seed.
+/// A sequence of random numbers.
 struct Random(u64);
 
 impl Random {
@@ -595,7 +595,7 @@ fn broken_volumes_never_panic_nor_loop() {
                 let addr = blocks[random.below(blocks.len() as u64) as usize];
                 before.push((addr, bench.block(addr)));
                 let mut block = bench.block(addr);
-                // Numbers stand where something is, and where the interesting ones are small.
+                // Mostly bytes of 16-bit fields that are not zero, because most zeros are not in use.
                 let mut at = random.below(4096) as usize;
                 while block[at] == 0 && u16_at(&block, at & !1) == 0 && random.below(50) > 0 {
                     at = random.below(4096) as usize;

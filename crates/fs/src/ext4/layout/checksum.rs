@@ -3,15 +3,15 @@
 
 use super::Ino;
 
-/// The start of checksums that have no seed of their own.
+/// Initial value of checksums that have no seed of their own.
 pub const START: u32 = !0;
 
-/// CRC-32C that goes on from `seed`.
+/// CRC-32C that continues from `seed`.
 pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, bytes)
 }
 
-/// The seed of what belongs to an inode: its extent blocks, directory blocks, and itself.
+/// The seed of checksums of an inode: of itself, its extent blocks and its directory blocks.
 pub fn inode_seed(volume_seed: u32, ino: Ino, generation: u32) -> u32 {
     crc32c(crc32c(volume_seed, &ino.0.to_le_bytes()), &generation.to_le_bytes())
 }

@@ -17,7 +17,7 @@ const HEADER_BYTES: usize = 8;
 pub const NAME_BYTES_MAX: usize = 255;
 /// Bytes of the record at the end of a block that holds its checksum.
 pub const TAIL_BYTES: usize = 12;
-/// Mark of that record, in the place of a type.
+/// Type of that record.
 const TAIL_TYPE: u8 = 0xde;
 
 /// An entry of a directory.
@@ -25,7 +25,7 @@ const TAIL_TYPE: u8 = 0xde;
 pub struct Entry {
     /// The inode.
     pub ino: Ino,
-    /// Kind of the inode; `None` where the entry does not say.
+    /// Kind of the inode; `None` if the entry does not say it.
     pub kind: Option<Kind>,
     /// The name.
     pub name: Vec<u8>,
@@ -43,18 +43,18 @@ impl Entry {
     }
 }
 
-/// A record: where it is, how much room it has, and its entry unless it is free.
+/// A record: its position, its length, and its entry unless it is free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its first byte in the room.
+    /// Offset of its first byte in the room.
     pub at: usize,
-    /// Its bytes, those behind its name included.
+    /// Length in bytes, including those behind its name.
     pub bytes: usize,
-    /// The entry.
+    /// The entry; `None` if the record is free.
     pub entry: Option<Entry>,
 }
 
-/// Bytes that an entry with so long a name needs.
+/// Bytes that an entry with a name of this length needs.
 pub const fn bytes_needed(name_bytes: usize) -> usize {
     (HEADER_BYTES + name_bytes).next_multiple_of(4)
 }
@@ -109,7 +109,7 @@ fn record_at(room: &[u8], at: usize, has_types: bool) -> Result<RawRecord<'_>> {
             name.escape_ascii().to_string()
         ));
     }
-    // The upper half of the byte is free for data.
+    // The upper half of the byte may be used for data.
     let kind = if has_types { Kind::of_dentry(room[at + 7] & 0xf) } else { None };
     Ok(RawRecord { at, bytes, entry: Some(RawEntry { ino: Ino(ino), kind, name }) })
 }
@@ -152,7 +152,7 @@ pub fn find(room: &[u8], name: &[u8], geometry: &Geometry) -> Result<Option<Reco
     Ok(None)
 }
 
-/// Writes a record at a place, over so many bytes.
+/// Writes a record of `bytes` bytes at an offset.
 pub fn put_record(room: &mut [u8], at: usize, bytes: usize, entry: Option<&Entry>, geometry: &Geometry) {
     let has_types = geometry.features.has(Feature::FILETYPE);
     put(room, at, &entry.map_or(0, |entry| entry.ino.0).to_le_bytes());
@@ -169,7 +169,7 @@ pub fn put_record(room: &mut [u8], at: usize, bytes: usize, entry: Option<&Entry
     }
 }
 
-/// Puts an entry into the first record that has room for it; gives its place, or `None` if no record has room.
+/// Inserts an entry into the first record that has room for it; returns its offset, or `None` if no record has room.
 pub fn insert(room: &mut [u8], entry: &Entry, geometry: &Geometry) -> Result<Option<usize>> {
     let needed = bytes_needed(entry.name.len());
     let mut place = None;
@@ -189,7 +189,7 @@ pub fn insert(room: &mut [u8], entry: &Entry, geometry: &Geometry) -> Result<Opt
     Ok(Some(at + taken))
 }
 
-/// Frees the record at a place: the one before it takes its bytes. Errors: no record is there.
+/// Frees the record at an offset: the one before it takes its bytes. Errors: there is no record.
 pub fn remove(room: &mut [u8], at: usize, geometry: &Geometry) -> Result<()> {
     let mut before = None;
     let mut found = None;
@@ -212,14 +212,14 @@ pub fn remove(room: &mut [u8], at: usize, geometry: &Geometry) -> Result<()> {
     Ok(())
 }
 
-/// A block without entries, without its checksum.
+/// Returns a block without entries, and without its checksum.
 pub fn empty_block(geometry: &Geometry) -> Vec<u8> {
     let mut block = vec![0; geometry.block_bytes as usize];
     put_record(&mut block, 0, room_bytes(geometry), None, geometry);
     block
 }
 
-/// The first block of a directory without other entries than `.` and `..`, without its checksum.
+/// Returns the first block of a directory with no entries but `.` and `..`, without its checksum.
 pub fn first_block(ino: Ino, parent: Ino, geometry: &Geometry) -> Vec<u8> {
     let mut block = vec![0; geometry.block_bytes as usize];
     put_record(&mut block, 0, 12, Some(&Entry::new(b".", ino, Kind::Directory)), geometry);
@@ -228,13 +228,13 @@ pub fn first_block(ino: Ino, parent: Ino, geometry: &Geometry) -> Vec<u8> {
     block
 }
 
-/// Whether a block ends with the record of a checksum. The first block and the nodes of an index do not.
+/// Whether a block ends with the record of a checksum. The nodes of an index, including its root, do not.
 pub fn has_tail(block: &[u8]) -> bool {
     let tail = &block[block.len() - TAIL_BYTES..];
     u32_at(tail, 0) == 0 && u16_at(tail, 4) == 12 && tail[6] == 0 && tail[7] == TAIL_TYPE
 }
 
-/// Errors: the volume has checksums, and that of a block is missing or wrong.
+/// Checks the checksum of a block. Errors: the volume has checksums, and that of the block is missing or wrong.
 pub fn check_tail(block: &[u8], inode_seed: u32, geometry: &Geometry) -> Result<()> {
     if !geometry.has_checksums() {
         return Ok(());
@@ -295,7 +295,7 @@ mod tests {
             assert_eq!((second.at, second.bytes, second.entry.unwrap().kind), (36, 24, kind));
             remove(room, second.at, &geometry).unwrap();
             assert_eq!(names(room, &geometry), [".", "..", "one", "three"]);
-            // Its bytes are those of the record before it, and are taken again.
+            // The freed bytes belong to the record before, and are used again.
             let at = insert(room, &Entry::new(b"four", Ino(21), Kind::Fifo), &geometry).unwrap();
             assert_eq!(at, Some(36));
             remove(room, 0, &geometry).unwrap();

@@ -14,30 +14,30 @@ use std::ops::Range;
 const MAGIC: u16 = 0xf30a;
 /// Bytes of the header, and of each entry.
 pub const ENTRY_BYTES: usize = 12;
-/// The format has no deeper tree.
+/// Largest depth of a tree.
 pub const DEPTH_MAX: u16 = 5;
-/// Blocks of the longest extent that is written.
+/// Most blocks of an extent that is written.
 pub const BLOCKS_MAX: u16 = 32768;
-/// Blocks of the longest extent that is not.
+/// Most blocks of an extent that is not written.
 pub const UNWRITTEN_BLOCKS_MAX: u16 = 32767;
-/// Entries of a root in `i_block`.
+/// Most entries of a root in `i_block`.
 pub const ROOT_ENTRIES: u16 = 4;
 
 /// A run of blocks of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
-    /// The first block of the file.
+    /// Number of its first block in the file.
     pub first: u32,
-    /// Blocks; at least 1.
+    /// Number of blocks; at least 1.
     pub blocks: u16,
-    /// Address of the first one.
+    /// Address of its first block.
     pub addr: Addr,
-    /// They were allocated and never written: they read as zeros.
+    /// Whether its blocks were allocated and never written, so that they read as zeros.
     pub is_unwritten: bool,
 }
 
 impl Extent {
-    /// The first block of the file behind it.
+    /// Number in the file of the first block behind it.
     pub fn end(&self) -> u64 {
         u64::from(self.first) + u64::from(self.blocks)
     }
@@ -46,37 +46,37 @@ impl Extent {
 /// A child of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Index {
-    /// The first block of the file that it may map.
+    /// Number of the first block of the file that it may map.
     pub first: u32,
-    /// Its block.
+    /// Address of the child's block.
     pub child: Addr,
 }
 
 /// Contents of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entries {
-    /// Extents: the depth is 0.
+    /// Extents, in a node of depth 0.
     Leaf(Vec<Extent>),
-    /// Children: the depth is more.
+    /// Children, in a node of larger depth.
     Index(Vec<Index>),
 }
 
 /// A node of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Levels below.
+    /// Number of levels below.
     pub depth: u16,
-    /// Entries that it has room for.
+    /// Most entries.
     pub max: u16,
-    /// An unused number.
+    /// Generation, which is not used.
     pub generation: u32,
     /// Its entries.
     pub entries: Entries,
 }
 
-/// Entries of a node in a block.
+/// Most entries of a node in a block.
 pub fn block_entries(block_bytes: u32) -> u16 {
-    // The rest of the block has room for the checksum, whatever its size is.
+    // The rest of the block has room for the checksum, for all block sizes.
     ((block_bytes as usize - ENTRY_BYTES) / ENTRY_BYTES) as u16
 }
 
@@ -89,7 +89,7 @@ fn tail_at(max: u16) -> usize {
 pub struct Place {
     /// The depth, or the largest one for a root.
     pub depth: u16,
-    /// Blocks of the file.
+    /// Range of blocks of the file.
     pub range: Range<u64>,
 }
 
@@ -99,7 +99,7 @@ impl Node {
         Self { depth: 0, max: ROOT_ENTRIES, generation: 0, entries: Entries::Leaf(Vec::new()) }
     }
 
-    /// Reads the root from `i_block`. Errors: what contradicts the format.
+    /// Decodes the root in `i_block`. Errors: contradictions to the format.
     pub fn decode_root(room: &[u8; 60], geometry: &Geometry) -> Result<Self> {
         let depth = u16_at(room, 6);
         if depth > DEPTH_MAX {
@@ -109,7 +109,7 @@ impl Node {
         Self::entries_of(room, &place, ROOT_ENTRIES, geometry)
     }
 
-    /// Reads a node from its block. Errors: the checksum, or what contradicts the format or the place in the tree.
+    /// Decodes a node. Errors: the checksum, or contradictions to the format or to the place in the tree.
     pub fn decode(block: &[u8], place: &Place, inode_seed: u32, geometry: &Geometry) -> Result<Self> {
         let room = block_entries(geometry.block_bytes);
         let node = Self::entries_of(block, place, room, geometry)?;
@@ -131,7 +131,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Whether a node that was read before is as its place wants it.
+    /// Whether a node that was decoded before fits this place in the tree.
     pub fn fits(&self, place: &Place) -> bool {
         let range = match &self.entries {
             Entries::Leaf(extents) => extents.first().zip(extents.last()).map(|(a, b)| (a.first, b.end())),
@@ -209,12 +209,12 @@ impl Node {
         Place { depth: self.depth - 1, range: children[child].first.into()..end }
     }
 
-    /// The place of the root.
+    /// Place of the root.
     pub fn root_place(&self) -> Place {
         Place { depth: self.depth, range: 0..u64::from(u32::MAX) }
     }
 
-    /// Entries that it has.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         match &self.entries {
             Entries::Leaf(extents) => extents.len(),
@@ -227,7 +227,7 @@ impl Node {
         self.len() == 0
     }
 
-    /// Writes it over the front of `i_block` or of a block; what is behind the entries stays.
+    /// Encodes the node at the front of `i_block` or of a block; bytes behind the entries stay.
     fn put(&self, room: &mut [u8]) {
         for (at, half) in [(0, MAGIC), (2, self.len() as u16), (4, self.max), (6, self.depth)] {
             put(room, at, &half.to_le_bytes());
@@ -255,13 +255,13 @@ impl Node {
         }
     }
 
-    /// Writes a root into `i_block`.
+    /// Encodes a root into `i_block`.
     pub fn encode_root(&self, room: &mut [u8; 60]) {
         assert!(self.len() <= ROOT_ENTRIES.into());
         self.put(room);
     }
 
-    /// Writes a node into its block, with its checksum where the volume has checksums.
+    /// Encodes a node into its block, with its checksum if the volume has checksums.
     pub fn encode(&self, block: &mut [u8], inode_seed: u32, geometry: &Geometry) {
         assert!(self.len() <= self.max.into() && self.max <= block_entries(geometry.block_bytes));
         self.put(block);

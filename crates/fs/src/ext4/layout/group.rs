@@ -14,34 +14,34 @@ const SMALL_BYTES: usize = 32;
 pub mod flags {
     /// The inode table and the bitmap of inodes were never written: all inodes are free.
     pub const INODE_UNINIT: u16 = 0x1;
-    /// The bitmap of blocks was never written: all blocks are free that no metadata take.
+    /// The bitmap of blocks was never written: all blocks that no metadata take are free.
     pub const BLOCK_UNINIT: u16 = 0x2;
-    /// The inode table is zeroed where it is not used.
+    /// The unused part of the inode table is zeroed.
     pub const INODE_ZEROED: u16 = 0x4;
 }
 
 /// The descriptor of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupDesc {
-    /// The bitmap of its blocks.
+    /// Address of the bitmap of its blocks.
     pub block_bitmap: Addr,
-    /// The bitmap of its inodes.
+    /// Address of the bitmap of its inodes.
     pub inode_bitmap: Addr,
-    /// The first block of its inodes.
+    /// Address of the first block of its inode table.
     pub inode_table: Addr,
-    /// Free blocks.
+    /// Number of free blocks.
     pub free_blocks: u32,
-    /// Free inodes.
+    /// Number of free inodes.
     pub free_inodes: u32,
-    /// Directories.
+    /// Number of directories.
     pub directories: u32,
     /// Bits of [`flags`].
     pub flags: u16,
-    /// Inodes at the end of the table that were never used.
+    /// Number of inodes at the end of the table that were never used.
     pub unused_inodes: u32,
-    /// The checksum of the bitmap of blocks; 16 bits of it in descriptors of 32 bytes.
+    /// Checksum of the bitmap of blocks; only 16 bits of it in descriptors of 32 bytes.
     pub block_bitmap_checksum: u32,
-    /// The checksum of the bitmap of inodes; 16 bits of it in descriptors of 32 bytes.
+    /// Checksum of the bitmap of inodes; only 16 bits of it in descriptors of 32 bytes.
     pub inode_bitmap_checksum: u32,
     /// Fields of snapshots, which are kept.
     pub(in crate::ext4) exclude: [u32; 2],
@@ -62,7 +62,7 @@ fn checksum(geometry: &Geometry, group: Group, raw: &[u8]) -> Option<u16> {
 }
 
 impl GroupDesc {
-    /// Reads a descriptor of [`Geometry::desc_bytes`] bytes. Errors: checksum, places outside of the volume.
+    /// Decodes a descriptor of [`Geometry::desc_bytes`] bytes. Errors: the checksum, or addresses outside of the volume.
     pub fn decode(raw: &[u8], group: Group, geometry: &Geometry) -> Result<Self> {
         let raw = &raw[..usize::from(geometry.desc_bytes)];
         if let Some(computed) = checksum(geometry, group, raw) {
@@ -78,7 +78,7 @@ impl GroupDesc {
         Ok(desc)
     }
 
-    /// Reads a descriptor of 32 or 64 bytes without looking at what it says.
+    /// Decodes a descriptor of 32 or 64 bytes without checks.
     pub fn parse(raw: &[u8]) -> Self {
         let wide = raw.len() > SMALL_BYTES;
         let half = |low, high| {
@@ -134,7 +134,7 @@ impl GroupDesc {
         Ok(())
     }
 
-    /// Writes a descriptor of [`Geometry::desc_bytes`] bytes, with its checksum.
+    /// Encodes a descriptor of [`Geometry::desc_bytes`] bytes, with its checksum.
     pub fn encode(&self, group: Group, geometry: &Geometry) -> Vec<u8> {
         let mut raw = vec![0; geometry.desc_bytes.into()];
         let wide = raw.len() > SMALL_BYTES;
@@ -176,7 +176,7 @@ impl GroupDesc {
         geometry.features.has_group_checksums() && self.flags & flag != 0
     }
 
-    /// Changes the checksums of the bitmaps to those of these contents, where the volume has checksums.
+    /// Sets the checksums of the bitmaps for these contents, if the volume has checksums.
     pub fn set_bitmap_checksums(&mut self, geometry: &Geometry, block_bitmap: &[u8], inode_bitmap: &[u8]) {
         if geometry.has_checksums() {
             self.block_bitmap_checksum = block_bitmap_checksum(geometry, block_bitmap);
@@ -184,20 +184,20 @@ impl GroupDesc {
         }
     }
 
-    /// Errors: the checksum of the bitmap of blocks is not that of these contents.
+    /// Checks the bitmap of blocks. Errors: its checksum is wrong.
     pub fn check_block_bitmap(&self, group: Group, geometry: &Geometry, bitmap: &[u8]) -> Result<()> {
         let computed = block_bitmap_checksum(geometry, bitmap);
         check_bitmap("block", group, geometry, self.block_bitmap_checksum, computed)
     }
 
-    /// Errors: the checksum of the bitmap of inodes is not that of these contents.
+    /// Checks the bitmap of inodes. Errors: its checksum is wrong.
     pub fn check_inode_bitmap(&self, group: Group, geometry: &Geometry, bitmap: &[u8]) -> Result<()> {
         let computed = inode_bitmap_checksum(geometry, bitmap);
         check_bitmap("inode", group, geometry, self.inode_bitmap_checksum, computed)
     }
 
-    /// The bitmap of blocks of a group whose bitmap was never written: its own metadata, as far as they are in it, and
-    /// the bits behind its end. Metadata of other groups are not in such a group.
+    /// The bitmap of blocks of a group whose bitmap was never written: the group's own metadata, as far as they lie in it, and the
+    /// bits behind its end. Metadata of other groups do not lie in such a group.
     pub fn uninitialised_block_bitmap(&self, group: Group, geometry: &Geometry) -> Vec<u8> {
         let mut bitmap = vec![0; geometry.block_bytes as usize];
         let blocks = geometry.group_blocks(group);
@@ -243,14 +243,14 @@ pub fn inode_bitmap_checksum(geometry: &Geometry, bitmap: &[u8]) -> u32 {
     bitmap_checksum(geometry, bitmap, geometry.inodes_per_group)
 }
 
-/// The bitmap of inodes of a group without any: only the bits behind its end.
+/// The bitmap of inodes of a group without inodes in use: only the bits behind its end are set.
 pub fn empty_inode_bitmap(geometry: &Geometry) -> Vec<u8> {
     let mut bitmap = vec![0; geometry.block_bytes as usize];
     fill_behind(&mut bitmap, geometry.inodes_per_group);
     bitmap
 }
 
-/// Sets all bits from `end` on: what no block or inode belongs to counts as taken.
+/// Sets all bits from `end` on: bits to which no block or inode belongs count as taken.
 pub fn fill_behind(bitmap: &mut [u8], end: u32) {
     for bit in end as usize..8 * bitmap.len() {
         set_slot_bit(bitmap, bit, true);

@@ -17,13 +17,13 @@ const ROOT_COUNT_AT: usize = INFO_AT + INFO_BYTES;
 const NODE_COUNT_AT: usize = 8;
 const ENTRY_BYTES: usize = 8;
 const TAIL_BYTES: usize = 8;
-/// A hash that means the end in the cursors of the kernel; no name has it.
+/// The hash that marks the end in the kernel's cursors; no name has it.
 const END: u32 = 0xffff_fffe;
 
-/// How names are hashed.
+/// The hash function of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hash {
-    /// The first one, which takes no seed.
+    /// The first hash function, which has no seed.
     Legacy,
     /// A part of MD4.
     HalfMd4,
@@ -32,18 +32,18 @@ pub enum Hash {
 }
 
 impl Hash {
-    /// From its number in a root or in the superblock; `None` if it is unknown. Numbers from 3 on are for names of unsigned bytes, and
-    /// exist in memory only.
+    /// The function with this number in a root or in the superblock; `None` if it is unknown. Numbers from 3 on, for names of
+    /// unsigned bytes, exist in memory only.
     pub fn of(version: u8) -> Option<Self> {
         [Self::Legacy, Self::HalfMd4, Self::Tea].get(usize::from(version)).copied()
     }
 
-    /// Its number.
+    /// Number of the function.
     pub fn version(self) -> u8 {
         self as u8
     }
 
-    /// The hash of a name, whose lowest bit is free, and a second one. `is_unsigned` is from the flags of the superblock.
+    /// The hash of a name, whose lowest bit is not used, and a second one. `is_unsigned` comes from the flags of the superblock.
     pub fn of_name(self, name: &[u8], seed: &[u32; 4], is_unsigned: bool) -> (u32, u32) {
         let mut state = match seed {
             [0, 0, 0, 0] => [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476],
@@ -74,7 +74,7 @@ fn number(byte: u8, is_unsigned: bool) -> u32 {
     if is_unsigned { u32::from(byte) } else { i32::from(byte.cast_signed()).cast_unsigned() }
 }
 
-/// The next `N` words of a name, filled up with what is made of the length of the rest.
+/// The next `N` words of a name, padded with a value made of the length of the rest.
 fn words<const N: usize>(rest: &[u8], is_unsigned: bool) -> [u32; N] {
     let length = rest.len() as u32;
     let pad = length | length << 8;
@@ -112,7 +112,7 @@ fn tea(state: &mut [u32; 4], key: &[u32; 4]) {
     state[1] = state[1].wrapping_add(right);
 }
 
-/// Three rounds over eight words: a function, a constant, the order of the words, and how far each step turns.
+/// Three rounds over eight words: a function, a constant, the order of the words, and the rotation of each step.
 fn half_md4(state: &mut [u32; 4], input: &[u32; 8]) {
     type Mix = fn(u32, u32, u32) -> u32;
     let rounds: [(Mix, u32, [usize; 8], [u32; 4]); 3] = [
@@ -132,13 +132,13 @@ fn half_md4(state: &mut [u32; 4], input: &[u32; 8]) {
     }
 }
 
-/// An entry: names from `hash` on, until that of the next entry, are below this block of the directory. A hash with the
-/// lowest bit set says that the block before has more names with the same hash.
+/// An entry: names with hashes from `hash` on, up to that of the next entry, are below this block of the directory. If the lowest
+/// bit of the hash is set, the block before has more names with the same hash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// The first hash; that of a node's first entry is 0, or what its parent says.
+    /// The first hash; that of a node's first entry is 0, or the one in its parent.
     pub hash: u32,
-    /// The block of the directory.
+    /// Number of the block in the directory.
     pub block: u32,
 }
 
@@ -149,11 +149,11 @@ pub struct Root {
     pub ino: Ino,
     /// Its parent.
     pub parent: Ino,
-    /// How names are hashed.
+    /// The hash function of names.
     pub hash: Hash,
-    /// Levels of nodes between the root and the blocks of entries.
+    /// Number of levels of nodes between the root and the blocks of entries.
     pub levels: u8,
-    /// Its entries, at least one.
+    /// The entries, at least one.
     pub entries: Vec<Entry>,
 }
 
@@ -161,22 +161,22 @@ fn tail_bytes(geometry: &Geometry) -> usize {
     if geometry.has_checksums() { TAIL_BYTES } else { 0 }
 }
 
-/// Entries that a root has room for.
+/// Most entries of a root.
 pub fn root_limit(geometry: &Geometry) -> usize {
     (geometry.block_bytes as usize - ROOT_COUNT_AT - tail_bytes(geometry)) / ENTRY_BYTES
 }
 
-/// Entries that a node below the root has room for.
+/// Most entries of a node below the root.
 pub fn node_limit(geometry: &Geometry) -> usize {
     (geometry.block_bytes as usize - NODE_COUNT_AT - tail_bytes(geometry)) / ENTRY_BYTES
 }
 
-/// Levels of nodes below a root that a volume may have.
+/// Most levels of nodes below a root on this volume.
 pub fn levels_max(geometry: &Geometry) -> u8 {
     if geometry.features.has(Feature::LARGEDIR) { 2 } else { 1 }
 }
 
-/// The checksum of the entries, which goes over what is before them, and the free half of the tail.
+/// The checksum of a node, over the bytes before the entries, the entries, and the first half of the tail.
 fn checksum(block: &[u8], count_at: usize, count: usize, limit: usize, inode_seed: u32) -> u32 {
     let tail = count_at + limit * ENTRY_BYTES;
     let crc = crc32c(inode_seed, &block[..count_at + count * ENTRY_BYTES]);
@@ -209,7 +209,7 @@ fn decode_entries(
     let mut entries: Vec<Entry> = Vec::with_capacity(count);
     for index in 0..count {
         let at = count_at + index * ENTRY_BYTES;
-        // Limit and count are where the first entry would have its hash.
+        // In place of the first entry's hash there are limit and count.
         let hash = if index == 0 { 0 } else { u32_at(block, at) };
         if entries.last().is_some_and(|last| last.hash > hash) {
             return corrupt(format!(
@@ -245,7 +245,7 @@ fn encode_entries(
 }
 
 impl Root {
-    /// Reads the first block of a directory with an index. Errors: checksum, what contradicts the format, or an unknown
+    /// Decodes the first block of a directory with an index. Errors: the checksum, contradictions to the format, or an unknown
     /// hash.
     pub fn decode(block: &[u8], inode_seed: u32, geometry: &Geometry) -> Result<Self> {
         let info = &block[INFO_AT..INFO_AT + INFO_BYTES];
@@ -263,7 +263,7 @@ impl Root {
         Ok(Self { ino: Ino(u32_at(block, 0)), parent: Ino(u32_at(block, 12)), hash, levels, entries })
     }
 
-    /// Writes it into the first block of the directory, whose other bytes become zeros.
+    /// Encodes the root into the first block of the directory; other bytes become zeros.
     pub fn encode(&self, block: &mut [u8], inode_seed: u32, geometry: &Geometry) {
         block.fill(0);
         let plain = Geometry { features: without_checksums(geometry), ..*geometry };
@@ -281,7 +281,7 @@ fn without_checksums(geometry: &Geometry) -> super::Features {
     features
 }
 
-/// Reads a node below the root. Errors: checksum, or what contradicts the format.
+/// Decodes a node below the root. Errors: the checksum, or contradictions to the format.
 pub fn decode_node(block: &[u8], inode_seed: u32, geometry: &Geometry) -> Result<Vec<Entry>> {
     if u32_at(block, 0) != 0 || u32::from(u16_at(block, 4)) != geometry.block_bytes || block[6] != 0 {
         return corrupt("a node of a directory's index does not begin with a free record over its block");
@@ -289,14 +289,14 @@ pub fn decode_node(block: &[u8], inode_seed: u32, geometry: &Geometry) -> Result
     decode_entries(block, NODE_COUNT_AT, node_limit(geometry), inode_seed, geometry)
 }
 
-/// Writes a node below the root into its block, whose other bytes become zeros.
+/// Encodes a node below the root into its block; other bytes become zeros.
 pub fn encode_node(entries: &[Entry], block: &mut [u8], inode_seed: u32, geometry: &Geometry) {
     block.fill(0);
     put(block, 4, &(geometry.block_bytes as u16).to_le_bytes());
     encode_entries(block, NODE_COUNT_AT, node_limit(geometry), entries, inode_seed, geometry);
 }
 
-/// The entry whose block holds the names of a hash; the later of those with the same hash.
+/// Index of the entry whose block holds the names with a hash; the last of several entries with the same hash.
 pub fn position(entries: &[Entry], hash: u32) -> usize {
     entries[1..].partition_point(|entry| entry.hash <= hash)
 }
@@ -306,7 +306,7 @@ mod tests {
     use super::super::superblock::tests::small;
     use super::*;
 
-    /// As the command `dx_hash` of debugfs 1.47 prints them.
+    /// Hashes as the command `dx_hash` of debugfs 1.47 prints them.
     #[test]
     fn hashes_of_debugfs() {
         let seed = {

@@ -10,9 +10,9 @@ use crate::format::{Kind, Time, array_at, put, u16_at, u32_at};
 
 /// Bytes of the fields that all inodes have.
 pub const BASE_BYTES: usize = 128;
-/// Bytes of `i_block`: the root of extents, addresses, a short link, or inline contents.
+/// Bytes of `i_block`: the root of extents, addresses, a short symbolic link, or inline contents.
 pub const BLOCK_ROOM_BYTES: usize = 60;
-/// The extra fields that are known, in bytes.
+/// Bytes of the extra fields that are known.
 pub const EXTRA_BYTES: u16 = 32;
 const CHECKSUM_LOW_AT: usize = 0x7c;
 const CHECKSUM_HIGH_AT: usize = 0x82;
@@ -39,7 +39,7 @@ pub mod flags {
     pub const DIRSYNC: u32 = 0x1_0000;
     /// The directory is the top of a hierarchy.
     pub const TOPDIR: u32 = 0x2_0000;
-    /// [`super::Inode::blocks`] counts blocks of the volume instead of 512 bytes.
+    /// [`super::Inode::blocks`] counts blocks of the volume instead of sectors of 512 bytes.
     pub const HUGE_FILE: u32 = 0x4_0000;
     /// Blocks are mapped by extents.
     pub const EXTENTS: u32 = 0x8_0000;
@@ -55,7 +55,7 @@ pub mod flags {
     pub const CASEFOLD: u32 = 0x4000_0000;
 }
 
-/// An inode. Bytes that are no field here stay as they were read.
+/// An inode. Bytes without a field here stay as they were read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inode {
     pub(in crate::ext4) raw: Vec<u8>,
@@ -63,15 +63,15 @@ pub struct Inode {
     pub ino: Ino,
     /// Type and permissions; 0 if it was never used.
     pub mode: u16,
-    /// Owner.
+    /// Owning user.
     pub uid: u32,
-    /// Group.
+    /// Owning group.
     pub gid: u32,
-    /// Bytes of the contents.
+    /// Size of the contents in bytes.
     pub size: u64,
-    /// Names that lead here. A directory has 1 if it has too many subdirectories to count.
+    /// Number of names. A directory has 1 if it has too many subdirectories to count.
     pub links: u16,
-    /// Blocks that contents and metadata take, in the unit of [`flags::HUGE_FILE`]; see [`Self::sectors`].
+    /// Space of contents and metadata, in the unit of [`flags::HUGE_FILE`]; see [`Self::sectors`].
     pub blocks: u64,
     /// Bits of [`flags`].
     pub flags: u32,
@@ -81,13 +81,13 @@ pub struct Inode {
     pub ctime: Time,
     /// Last change of the contents.
     pub mtime: Time,
-    /// When it was made; `None` without room for it.
+    /// Time of creation; `None` if there is no room for it.
     pub crtime: Option<Time>,
-    /// When it was deleted, in seconds since 1970; in the list of orphans the number of the next one.
+    /// Time of deletion, in seconds since 1970; in the list of orphans, the number of the next one.
     pub dtime: u32,
-    /// Which use of its number it is.
+    /// Generation, which changes when the number is used again.
     pub generation: u32,
-    /// Which change of it this is.
+    /// Version, which changes with the inode.
     pub version: u64,
     /// The block with more extended attributes.
     pub xattr_block: Addr,
@@ -95,12 +95,12 @@ pub struct Inode {
     pub project: u32,
     /// `i_block`.
     pub block: [u8; BLOCK_ROOM_BYTES],
-    /// Bytes of extra fields behind the first 128.
+    /// Number of bytes of extra fields behind the first 128.
     pub extra_bytes: u16,
 }
 
 impl Inode {
-    /// An inode without contents, links and times, with the extra fields that fit.
+    /// Returns an inode without contents, links and times, with the extra fields that fit.
     pub fn new(ino: Ino, mode: u16, geometry: &Geometry) -> Self {
         let bytes = usize::from(geometry.inode_bytes);
         let extra = EXTRA_BYTES.min((bytes - BASE_BYTES) as u16);
@@ -128,8 +128,8 @@ impl Inode {
         }
     }
 
-    /// Reads an inode of [`Geometry::inode_bytes`] bytes. One that was never used is all zeros and has no checksum.
-    /// Errors: checksum, extra fields that leave the inode.
+    /// Decodes an inode of [`Geometry::inode_bytes`] bytes. One that was never used is all zeros and has no checksum. Errors: the
+    /// checksum, or extra fields that exceed the inode.
     pub fn decode(raw: &[u8], ino: Ino, geometry: &Geometry) -> Result<Self> {
         let inode = Self::parse(raw, ino, geometry)?;
         if geometry.has_checksums() && raw.iter().any(|&byte| byte != 0) {
@@ -144,7 +144,7 @@ impl Inode {
         Ok(inode)
     }
 
-    /// The same without a look at the checksum.
+    /// Decodes an inode without checking its checksum.
     pub fn parse(raw: &[u8], ino: Ino, geometry: &Geometry) -> Result<Self> {
         let raw = raw[..usize::from(geometry.inode_bytes)].to_vec();
         let half = |at| u16_at(&raw, at);
@@ -187,7 +187,7 @@ impl Inode {
         })
     }
 
-    /// Writes it, with its checksum where the volume has checksums. Its raw bytes have the size of the volume's inodes.
+    /// Encodes the inode, with its checksum if the volume has checksums. Its raw bytes must have the size of the volume's inodes.
     pub fn encode(&self, geometry: &Geometry) -> Vec<u8> {
         let mut raw = self.raw.clone();
         raw.resize(geometry.inode_bytes.into(), 0);
@@ -253,7 +253,7 @@ impl Inode {
         raw
     }
 
-    /// Whether the extra fields reach over so many bytes at a place.
+    /// Whether the extra fields include `bytes` bytes at an offset.
     fn has_extra(&self, at: usize, bytes: usize) -> bool {
         has_extra(self.extra_bytes, at, bytes)
     }
@@ -263,7 +263,7 @@ impl Inode {
         u32::from(u16_at(&self.raw, CHECKSUM_LOW_AT)) | u32::from(high) << 16
     }
 
-    /// The checksum of its bytes, with zeros in the place of the checksum.
+    /// The checksum of the inode's bytes, with zeros in place of the checksum.
     fn checksum(&self, raw: &[u8], geometry: &Geometry) -> u32 {
         let seed = self.seed(geometry);
         let raw = &raw[..usize::from(geometry.inode_bytes)];
@@ -280,7 +280,7 @@ impl Inode {
         inode_seed(geometry.seed, self.ino, self.generation)
     }
 
-    /// Its kind; `None` if its mode has no known kind.
+    /// Kind of the inode; `None` if its mode has no known kind.
     pub fn kind(&self) -> Option<Kind> {
         Kind::of_mode(self.mode)
     }
@@ -296,8 +296,8 @@ impl Inode {
         if counts_blocks { self.blocks * u64::from(geometry.block_bytes / 512) } else { self.blocks }
     }
 
-    /// Changes what its contents and metadata take, in units of 512 bytes, which are whole blocks. Files that 48 bits
-    /// cannot count so are counted in blocks.
+    /// Sets the space of contents and metadata, in sectors of 512 bytes, which must be whole blocks. If 48 bits cannot hold the
+    /// number, blocks are counted.
     pub fn set_sectors(&mut self, sectors: u64, geometry: &Geometry) {
         if sectors < 1 << 48 || !geometry.features.has(Feature::HUGE_FILE) {
             self.blocks = sectors;
@@ -318,8 +318,7 @@ impl Inode {
         put(&mut self.block, 4 * index, &value.to_le_bytes());
     }
 
-    /// The major and minor number of a device: in the old encoding of Linux in the first word, else in the new one in the
-    /// second.
+    /// Major and minor number of a device: in Linux's old encoding in the first word, or in the new one in the second.
     pub fn device(&self) -> (u32, u32) {
         let (old, new) = (self.word(0), self.word(1));
         if old != 0 {
@@ -329,7 +328,7 @@ impl Inode {
         }
     }
 
-    /// Makes it the inode of a device.
+    /// Sets the numbers of a device.
     pub fn set_device(&mut self, major: u32, minor: u32) {
         if major < 256 && minor < 256 {
             self.set_word(0, major << 8 | minor);
@@ -358,7 +357,7 @@ impl Inode {
     }
 
     fn xattr_at(&self) -> usize {
-        // An inode whose extra fields were never set has no room: its bytes there have no meaning.
+        // An inode whose extra fields were never set has no such room: its bytes there have no meaning.
         match self.extra_bytes {
             0 => self.raw.len(),
             extra => BASE_BYTES + usize::from(extra),
@@ -370,12 +369,12 @@ fn has_extra(extra_bytes: u16, at: usize, bytes: usize) -> bool {
     at + bytes <= BASE_BYTES + usize::from(extra_bytes)
 }
 
-/// Whether the upper half of the size is one: directories of old volumes have something else there.
+/// Whether the upper half of the size is used: directories of old volumes have another field there.
 fn has_size_high(mode: u16, geometry: &Geometry) -> bool {
     Kind::of_mode(mode) == Some(Kind::Regular) || geometry.features.has(Feature::LARGEDIR)
 }
 
-/// A time of a word of seconds, and one with two bits above them and nanoseconds.
+/// Decodes a time from a word of seconds, and a word with two more bits of seconds and with nanoseconds.
 fn time_of(seconds: u32, extra: u32) -> Time {
     let epoch = i64::from(extra & 3) << 32;
     Time { seconds: i64::from(seconds as i32) + epoch, nanos: extra >> 2 }

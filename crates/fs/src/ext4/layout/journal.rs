@@ -21,9 +21,9 @@ const UUID_BYTES: usize = 16;
 /// Bytes of a revoke block before its records.
 const REVOKE_HEADER_BYTES: usize = 16;
 const COMMIT_CHECKSUM_AT: usize = 16;
-/// Blocks of the area of fast commits where the superblock does not say.
+/// Blocks of the area of fast commits if the superblock does not say their number.
 const FAST_COMMIT_BLOCKS: u32 = 256;
-/// A log of fewer blocks leaves no room for fast commits.
+/// Least blocks of a log beside an area of fast commits.
 const LOG_BLOCKS_MIN: u32 = 1024;
 
 fn u16_be(bytes: &[u8], at: usize) -> u16 {
@@ -45,7 +45,7 @@ pub enum BlockKind {
     Superblock1,
     /// The superblock.
     Superblock2,
-    /// Says which blocks of earlier transactions must not be replayed.
+    /// Names blocks that must not be replayed from earlier transactions.
     Revoke,
 }
 
@@ -63,12 +63,12 @@ impl BlockKind {
 pub struct Header {
     /// Its kind.
     pub kind: BlockKind,
-    /// The transaction.
+    /// Sequence number of the transaction.
     pub sequence: u32,
 }
 
 impl Header {
-    /// Reads it; `None` if the block has none, or of an unknown kind.
+    /// Decodes the header of a block; `None` if it has none, or one of unknown kind.
     pub fn decode(block: &[u8]) -> Option<Self> {
         if u32_be(block, 0) != MAGIC {
             return None;
@@ -77,7 +77,7 @@ impl Header {
         Some(Self { kind, sequence: u32_be(block, 8) })
     }
 
-    /// Writes it.
+    /// Encodes the header into a block.
     pub fn encode(self, block: &mut [u8]) {
         for (at, word) in [(0, MAGIC), (4, self.kind.number()), (8, self.sequence)] {
             put(block, at, &word.to_be_bytes());
@@ -87,7 +87,7 @@ impl Header {
 
 /// Bits of [`JournalSuperblock::compat`].
 pub mod compat {
-    /// Commit blocks have a checksum of their transaction: version 1.
+    /// Commit blocks have a checksum of their transaction (version 1).
     pub const CHECKSUM: u32 = 0x1;
 }
 
@@ -106,11 +106,11 @@ pub mod incompat {
     /// The journal ends with an area of fast commits.
     pub const FAST_COMMIT: u32 = 0x20;
 
-    /// All that are known.
+    /// All bits that are known.
     pub(super) const ALL: u32 = REVOKE | WIDE | ASYNC_COMMIT | CSUM_V2 | CSUM_V3 | FAST_COMMIT;
 }
 
-/// The journal's superblock. Bytes that are no field here stay as they were read.
+/// The journal's superblock. Bytes without a field here stay as they were read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalSuperblock {
     pub(in crate::ext4) raw: Box<[u8; BYTES]>,
@@ -118,7 +118,7 @@ pub struct JournalSuperblock {
     pub is_first_version: bool,
     /// Bytes of a block.
     pub block_bytes: u32,
-    /// Blocks of the journal, this one included.
+    /// Number of blocks of the journal, this one included.
     pub blocks: u32,
     /// The first block of the log.
     pub first: u32,
@@ -132,13 +132,13 @@ pub struct JournalSuperblock {
     pub compat: u32,
     /// Bits of [`incompat`].
     pub incompat: u32,
-    /// Features for which a journal is not written.
+    /// Features that have to be known to write a journal; a reader may ignore them.
     pub ro_compat: u32,
     /// Identity of the journal; all zeros or that of its volume.
     pub uuid: [u8; 16],
-    /// Volumes that use it.
+    /// Number of volumes that use it.
     pub users: u32,
-    /// 4 is CRC-32C.
+    /// Type of checksums; 4 is CRC-32C.
     pub checksum_type: u8,
     /// Blocks of the area of fast commits; 0 is 256.
     pub fast_commit_blocks: u32,
@@ -147,7 +147,7 @@ pub struct JournalSuperblock {
 }
 
 impl JournalSuperblock {
-    /// The superblock of a new, empty journal.
+    /// Returns the superblock of a new, empty journal.
     pub fn new(block_bytes: u32, blocks: u32) -> Self {
         let raw = Box::new([0; BYTES]);
         let blank = Self::fields(raw, false);
@@ -177,7 +177,7 @@ impl JournalSuperblock {
         }
     }
 
-    /// Reads it from the journal's first block. Errors: it is none, contradicts itself, or has what is not supported.
+    /// Decodes the journal's first block. Errors: it is no superblock, contradicts itself, or has an unsupported feature.
     pub fn decode(block: &[u8]) -> Result<Self> {
         let is_first_version = match Header::decode(block).map(|header| header.kind) {
             Some(BlockKind::Superblock1) => true,
@@ -224,7 +224,7 @@ impl JournalSuperblock {
         Ok(superblock)
     }
 
-    /// Writes it, with its checksum where the journal has those of version 2 or 3.
+    /// Encodes the superblock, with its checksum if the journal has checksums of version 2 or 3.
     pub fn encode(&self) -> [u8; BYTES] {
         let mut raw = *self.raw;
         let kind = if self.is_first_version { BlockKind::Superblock1 } else { BlockKind::Superblock2 };
@@ -275,12 +275,12 @@ impl JournalSuperblock {
 
     /// The block where fast commits begin, if there are any.
     pub fn fast_commit_start(&self) -> Option<u32> {
-        // One block behind the log is free.
+        // One block behind the log is not used.
         let start = self.log_end().saturating_add(1);
         (start < self.blocks).then_some(start)
     }
 
-    /// How its blocks are written.
+    /// The format of its blocks.
     pub fn format(&self) -> JournalFormat {
         let checksums = if self.incompat & incompat::CSUM_V3 != 0 {
             Checksums::V3
@@ -306,44 +306,44 @@ fn superblock_checksum(raw: &[u8; BYTES]) -> u32 {
     parts.into_iter().fold(START, crc32c)
 }
 
-/// Which checksums a journal has.
+/// The kind of checksums of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksums {
     /// None.
     None,
     /// One for each transaction, in its commit block.
     V1,
-    /// One for each block, 16 bits of those of data.
+    /// One for each block; for data only 16 bits of it.
     V2,
     /// One for each block.
     V3,
 }
 
-/// How the blocks of a journal are written.
+/// The format of the blocks of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalFormat {
     /// Bytes of a block.
     pub block_bytes: u32,
-    /// Block numbers have 64 bits.
+    /// Whether block numbers have 64 bits.
     pub is_wide: bool,
-    /// Commit blocks are not ordered after their transactions.
+    /// Whether commit blocks are not ordered after their transactions.
     pub is_async: bool,
-    /// Checksums.
+    /// Kind of checksums.
     pub checksums: Checksums,
     /// The seed of checksums of version 2 and 3.
     pub seed: u32,
 }
 
-/// A tag of a descriptor block: which block is in the next block of the journal.
+/// A tag of a descriptor block: the address of the block that the next block of the journal holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tag {
-    /// The block of the volume.
+    /// Address in the volume.
     pub addr: Addr,
-    /// Its first word was [`MAGIC`] and is zero in the journal.
+    /// Whether its first word was [`MAGIC`] and is zero in the journal.
     pub is_escaped: bool,
-    /// It does not count any more.
+    /// Whether it does not count any more.
     pub is_deleted: bool,
-    /// The checksum of the block, as it is in the journal; 16 bits of it with version 2, 0 without.
+    /// Checksum of the block as it is in the journal; only 16 bits of it with version 2, 0 without checksums.
     pub checksum: u32,
 }
 
@@ -358,13 +358,13 @@ mod tag_flags {
 /// A commit block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Commit {
-    /// The transaction.
+    /// Sequence number of the transaction.
     pub sequence: u32,
-    /// When, in seconds since 1970.
+    /// Time of the commit, in seconds since 1970.
     pub seconds: u64,
     /// Nanoseconds of the second.
     pub nanos: u32,
-    /// Type, bytes and value of the checksum of the transaction, of version 1.
+    /// Type, length and value of the checksum of the transaction (version 1).
     pub checksum: (u8, u8, u32),
 }
 
@@ -373,7 +373,7 @@ impl JournalFormat {
         matches!(self.checksums, Checksums::V2 | Checksums::V3)
     }
 
-    /// Bytes of a tag, without the UUID behind the first.
+    /// Bytes of a tag, without the UUID behind the first one.
     fn tag_bytes(&self) -> usize {
         match (self.checksums, self.is_wide) {
             (Checksums::V3, _) => 16,
@@ -385,17 +385,17 @@ impl JournalFormat {
         }
     }
 
-    /// Bytes of a descriptor or revoke block before its checksum.
+    /// Number of bytes of a descriptor or revoke block before its checksum.
     fn room_end(&self) -> usize {
         self.block_bytes as usize - if self.has_crc32c() { TAIL_BYTES } else { 0 }
     }
 
-    /// Tags that a descriptor block has room for.
+    /// Most tags of a descriptor block.
     pub fn tags_max(&self) -> usize {
         (self.room_end() - HEADER_BYTES - UUID_BYTES) / self.tag_bytes()
     }
 
-    /// Whether the checksum at the end of a descriptor or revoke block is right, or there is none.
+    /// Whether the checksum at the end of a descriptor or revoke block is right, or the journal has none.
     pub fn is_tail_right(&self, block: &[u8]) -> bool {
         !self.has_crc32c() || u32_be(block, self.room_end()) == self.tail_of(block)
     }
@@ -411,7 +411,7 @@ impl JournalFormat {
         }
     }
 
-    /// The checksum of a block as it is in the journal, for its tag; 0 where tags have none.
+    /// Checksum of a block as it is in the journal, for its tag; 0 if tags have none.
     pub fn data_checksum(&self, sequence: u32, data: &[u8]) -> u32 {
         let crc = crc32c(crc32c(self.seed, &sequence.to_be_bytes()), data);
         match self.checksums {
@@ -421,7 +421,7 @@ impl JournalFormat {
         }
     }
 
-    /// The tags of a descriptor block. One without a last tag has as many as fit.
+    /// The tags of a descriptor block. If no tag is marked as the last, there are as many as fit.
     pub fn tags(&self, block: &[u8]) -> Vec<Tag> {
         let end = self.room_end();
         let mut tags = Vec::new();
@@ -448,7 +448,8 @@ impl JournalFormat {
         tags
     }
 
-    /// A descriptor block with these tags, at least one and at most [`Self::tags_max`]; `uuid` follows the first: Linux writes zeros there.
+    /// Encodes a descriptor block with these tags, at least one and at most [`Self::tags_max`]; `uuid` follows the first one. Linux
+    /// writes zeros there.
     pub fn descriptor(&self, sequence: u32, tags: &[Tag], uuid: &[u8; 16]) -> Vec<u8> {
         assert!(!tags.is_empty() && tags.len() <= self.tags_max());
         let mut block = vec![0; self.block_bytes as usize];
@@ -488,12 +489,12 @@ impl JournalFormat {
         if self.is_wide { 8 } else { 4 }
     }
 
-    /// Blocks that a revoke block has room for.
+    /// Most addresses in a revoke block.
     pub fn revokes_max(&self) -> usize {
         (self.room_end() - REVOKE_HEADER_BYTES) / self.revoke_bytes()
     }
 
-    /// The blocks of a revoke block. Errors: it says that it has more than it has.
+    /// The addresses in a revoke block. Errors: it claims to have more than fit.
     pub fn revokes(&self, block: &[u8]) -> Result<Vec<Addr>> {
         let bytes = u32_be(block, HEADER_BYTES) as usize;
         if bytes < REVOKE_HEADER_BYTES || bytes > self.room_end() {
@@ -504,7 +505,7 @@ impl JournalFormat {
         Ok(records.map(|record| Addr(addr(record))).collect())
     }
 
-    /// A revoke block of these blocks, at most [`Self::revokes_max`].
+    /// Encodes a revoke block with these addresses, at most [`Self::revokes_max`].
     pub fn revoke_block(&self, sequence: u32, addrs: &[Addr]) -> Vec<u8> {
         assert!(addrs.len() <= self.revokes_max());
         let mut block = vec![0; self.block_bytes as usize];
@@ -519,7 +520,7 @@ impl JournalFormat {
         block
     }
 
-    /// Reads a commit block, whose header said that it is one.
+    /// Decodes a commit block, whose header must have been checked.
     pub fn commit(&self, block: &[u8]) -> Commit {
         Commit {
             sequence: u32_be(block, 8),
@@ -543,7 +544,7 @@ impl JournalFormat {
         parts.into_iter().fold(self.seed, crc32c)
     }
 
-    /// A commit block. With checksums of version 2 or 3 it has its own instead of that of the transaction.
+    /// Encodes a commit block. With checksums of version 2 or 3 it has its own instead of that of the transaction.
     pub fn commit_block(&self, commit: &Commit) -> Vec<u8> {
         let mut block = vec![0; self.block_bytes as usize];
         Header { kind: BlockKind::Commit, sequence: commit.sequence }.encode(&mut block);
@@ -560,13 +561,13 @@ impl JournalFormat {
     }
 }
 
-/// The checksum of a transaction, of version 1, over one more block: descriptors and data, as they are in the journal.
-/// It begins with [`START`].
+/// Continues the checksum of a transaction (version 1) over one more block: descriptors and data, as they are in the journal. It
+/// begins with [`START`].
 pub fn transaction_checksum(seed: u32, block: &[u8]) -> u32 {
     crc32_big_endian(seed, block)
 }
 
-/// Makes a block fit for the journal: one that begins with the journal's magic number gets zeros there. Says whether.
+/// Prepares a block for the journal: one that begins with the journal's magic number gets zeros there. Returns whether it did.
 pub fn escape(data: &mut [u8]) -> bool {
     let is_magic = u32_be(data, 0) == MAGIC;
     if is_magic {
@@ -575,7 +576,7 @@ pub fn escape(data: &mut [u8]) -> bool {
     is_magic
 }
 
-/// Gives a block its first word back.
+/// Restores the first word of an escaped block.
 pub fn unescape(data: &mut [u8]) {
     put(data, 0, &MAGIC.to_be_bytes());
 }
@@ -651,7 +652,7 @@ mod tests {
                 block[13] ^= 1;
                 assert_eq!(format.is_tail_right(&block), !format.has_crc32c());
             }
-            // As many as fit, whatever a broken block says.
+            // At most as many as fit, whatever a broken block says.
             assert!(format.tags(&[0xf7; 1024]).len() <= 1024 / 8);
             assert!(format.tags(&[0; 1024]).len() <= 1024 / 8);
         }

@@ -1,10 +1,10 @@
-//! The bits of the format: each structure is decoded from bytes and encoded into bytes, and knows nothing of disks.
+//! The layout of the format: each structure is decoded from bytes and encoded into bytes, and knows nothing of disks.
 //!
-//! Place in the data flow: [`crate::ext4`] reads and writes blocks through the port; what they mean is said here. Facts
-//! are from the Linux kernel's documentation of the ext4 data structures and of the jbd2 journal.
+//! Place in the data flow: [`crate::ext4`] reads and writes blocks through the port; their meaning is defined here. Facts are from
+//! the Linux kernel's documentation of the ext4 data structures and of the jbd2 journal.
 //!
-//! Invariants: decoding never panics, whatever the bytes are; what was decoded and is encoded again gives the same
-//! bytes, apart from room that no field describes. Only [`Geometry`] converts between addresses.
+//! Invariants: decoding never panics, whatever the bytes are; decoding and encoding again gives the same bytes, apart from room
+//! without a field. Only [`Geometry`] converts between addresses.
 
 pub mod checksum;
 pub mod dirent;
@@ -31,9 +31,9 @@ impl Ino {
     pub const ROOT: Self = Self(2);
     /// Blocks that are kept for more group descriptors.
     pub const RESIZE: Self = Self(7);
-    /// The journal, where the superblock says nothing else.
+    /// The journal, if the superblock names no other inode.
     pub const JOURNAL: Self = Self(8);
-    /// The first inode that is not reserved, on volumes without a field for it and in all that are made today.
+    /// The first inode that is not reserved, on volumes without a field for it and on all that are made today.
     pub const FIRST: Self = Self(11);
 }
 

@@ -15,24 +15,24 @@ const MAGIC: u16 = 0xef53;
 const CHECKSUM_AT: usize = 0x3fc;
 /// Bytes of inodes of the first revision.
 const OLD_INODE_BYTES: u16 = 128;
-/// The kernel and e2fsprogs address no more.
+/// Most blocks that the kernel and e2fsprogs can address.
 const BLOCKS_MAX: u64 = 1 << 48;
 
-/// Which word of the superblock has the bit of a feature.
+/// The word of the superblock that holds the bit of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// A system that does not know it may read and write.
+    /// Code that does not know the feature may read and write.
     Compat,
-    /// A system that does not know it must not mount the volume.
+    /// Code that does not know the feature must not mount the volume.
     Incompat,
-    /// A system that does not know it may read only.
+    /// Code that does not know the feature may only read.
     RoCompat,
 }
 
 /// An optional part of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feature {
-    /// The word with its bit.
+    /// The word that holds its bit.
     pub word: Word,
     /// The bit.
     pub bit: u32,
@@ -44,7 +44,7 @@ macro_rules! features {
     ($($(#[$doc:meta])* $name:ident = $word:ident $bit:literal $text:literal;)*) => {
         impl Feature {
             $($(#[$doc])* pub const $name: Self = Self { word: Word::$word, bit: $bit, name: $text };)*
-            /// All that have a name.
+            /// All features that have a name.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
         }
     };
@@ -59,11 +59,11 @@ features! {
     HAS_JOURNAL = Compat 0x4 "has_journal";
     /// Inodes may have extended attributes.
     EXT_ATTR = Compat 0x8 "ext_attr";
-    /// Blocks are kept for more group descriptors.
+    /// Blocks are reserved for more group descriptors.
     RESIZE_INODE = Compat 0x10 "resize_inode";
     /// Directories may have an index.
     DIR_INDEX = Compat 0x20 "dir_index";
-    /// Two groups at most have backups.
+    /// At most two groups have backups.
     SPARSE_SUPER2 = Compat 0x200 "sparse_super2";
     /// The journal may have an area of fast commits.
     FAST_COMMIT = Compat 0x400 "fast_commit";
@@ -73,7 +73,7 @@ features! {
     ORPHAN_FILE = Compat 0x1000 "orphan_file";
     /// Contents are compressed.
     COMPRESSION = Incompat 0x1 "compression";
-    /// Directory entries say what their inode is.
+    /// Directory entries carry the type of their inode.
     FILETYPE = Incompat 0x2 "filetype";
     /// The journal has to be replayed.
     RECOVER = Incompat 0x4 "needs_recovery";
@@ -145,7 +145,7 @@ pub struct Features {
 }
 
 impl Features {
-    /// Supported features among those that a reader must know.
+    /// Supported features among those that code must know to read.
     const READ: [Feature; 8] = [
         Feature::FILETYPE,
         Feature::RECOVER,
@@ -157,7 +157,7 @@ impl Features {
         Feature::INLINE_DATA,
     ];
 
-    /// Supported features among those that a writer must know.
+    /// Supported features among those that code must know to write.
     const WRITTEN: [Feature; 7] = [
         Feature::SPARSE_SUPER,
         Feature::LARGE_FILE,
@@ -168,7 +168,7 @@ impl Features {
         Feature::METADATA_CSUM,
     ];
 
-    /// These features.
+    /// The set of these features.
     pub fn of(features: &[Feature]) -> Self {
         let mut set = Self::default();
         for feature in features {
@@ -185,12 +185,12 @@ impl Features {
         }
     }
 
-    /// Whether a feature is on.
+    /// Whether this feature is on.
     pub fn has(self, feature: Feature) -> bool {
         self.word(feature.word) & feature.bit != 0
     }
 
-    /// Switches a feature.
+    /// Switches a feature on or off.
     pub fn set(&mut self, feature: Feature, on: bool) {
         let word = match feature.word {
             Word::Compat => &mut self.compat,
@@ -207,7 +207,7 @@ impl Features {
         })
     }
 
-    /// Features that the volume has and that cannot be read, by name.
+    /// Names of the volume's features with which it cannot be read.
     pub fn refused(self) -> Vec<String> {
         let read = Self::of(&Self::READ).incompat;
         let clusters = Feature::BIGALLOC;
@@ -219,7 +219,7 @@ impl Features {
         names
     }
 
-    /// Features that the volume has and that can be read, but not written, by name.
+    /// Names of the volume's features with which it can be read, but not written.
     pub fn unwritable(self) -> Vec<String> {
         let written = Self::of(&Self::WRITTEN).ro_compat;
         let mut names: Vec<String> =
@@ -256,31 +256,31 @@ pub mod state {
 
 /// Bits of [`Superblock::flags`].
 pub mod flags {
-    /// Hashes of names take bytes as signed.
+    /// Hashes of names treat bytes as signed.
     pub const SIGNED_HASH: u32 = 0x1;
-    /// Hashes of names take bytes as unsigned.
+    /// Hashes of names treat bytes as unsigned.
     pub const UNSIGNED_HASH: u32 = 0x2;
 }
 
-/// The superblock. Bytes of the structure that are no field here stay as they were read.
+/// The superblock. Bytes without a field here stay as they were read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
     pub(in crate::ext4) raw: Box<[u8; BYTES]>,
-    /// Inodes of the volume.
+    /// Number of inodes of the volume.
     pub inodes_count: u32,
     /// Size of the volume in blocks.
     pub blocks_count: u64,
-    /// Blocks that only the superuser may take.
+    /// Number of blocks that only the superuser may take.
     pub reserved_blocks: u64,
-    /// Free blocks. It is only right after an unmount.
+    /// Number of free blocks. Only right after an unmount.
     pub free_blocks: u64,
-    /// Free inodes. It is only right after an unmount.
+    /// Number of free inodes. Only right after an unmount.
     pub free_inodes: u32,
     /// The block with the superblock: 1 for blocks of 1 KiB, else 0.
     pub first_data_block: u32,
-    /// Bytes of a block: 1024 to the power of this.
+    /// Base-two logarithm of the block size, less 10.
     pub log_block_size: u32,
-    /// Bytes of a cluster, in the same way.
+    /// Base-two logarithm of the cluster size, less 10.
     pub log_cluster_size: u32,
     /// Blocks of a group.
     pub blocks_per_group: u32,
@@ -298,19 +298,19 @@ pub struct Superblock {
     pub mount_count_max: u16,
     /// Bits of [`state`].
     pub state: u16,
-    /// What to do at an error: 1 go on, 2 mount read-only, 3 panic.
+    /// What to do on an error: 1 continue, 2 mount read-only, 3 panic.
     pub errors: u16,
     /// Time of the last check, in seconds since 1970.
     pub check_time: u64,
     /// Seconds after which a check is due.
     pub check_interval: u32,
-    /// Operating system that made it: 0 is Linux.
+    /// Operating system that made the volume: 0 is Linux.
     pub creator_os: u32,
-    /// Revision: 0 has no features and inodes of 128 bytes, 1 has what follows.
+    /// Revision: 0 has no features and inodes of 128 bytes, 1 has the fields that follow.
     pub revision: u32,
     /// User that may take reserved blocks.
     pub reserved_uid: u16,
-    /// Which group may take reserved blocks.
+    /// Group that may take reserved blocks.
     pub reserved_gid: u16,
     /// The first inode that is not reserved.
     pub first_ino: u32,
@@ -322,11 +322,11 @@ pub struct Superblock {
     pub features: Features,
     /// Identity of the volume.
     pub uuid: [u8; 16],
-    /// Its name, filled up with zeros.
+    /// Label of the volume, padded with zeros.
     pub label: [u8; 16],
     /// Directory of the last mount, padded with zeros.
     pub last_mounted: [u8; 64],
-    /// Blocks kept for more group descriptors, behind those of each copy.
+    /// Number of blocks reserved for more group descriptors, behind those of each copy.
     pub reserved_gdt_blocks: u16,
     /// Identity of the device of the journal.
     pub journal_uuid: [u8; 16],
@@ -334,37 +334,37 @@ pub struct Superblock {
     pub journal_ino: Ino,
     /// The device of the journal.
     pub journal_dev: u32,
-    /// The first inode that is to be deleted or truncated; each of them names the next in its `dtime`.
+    /// The first inode that is to be deleted or truncated; each such inode names the next one in its `dtime`.
     pub last_orphan: Ino,
-    /// Start of the hashes of names.
+    /// Seed of the hashes of names.
     pub hash_seed: [u32; 4],
     /// Default hash of new directories; see [`super::htree::Hash`].
     pub hash_version: u8,
-    /// 1: [`Self::journal_blocks`] is a copy of the journal's inode.
+    /// 1 if [`Self::journal_blocks`] is a copy of the journal's inode.
     pub journal_backup: u8,
     /// Bytes of a group descriptor with [`Feature::WIDE`].
     pub desc_bytes: u16,
-    /// Options of a mount that asks for nothing.
+    /// Default mount options.
     pub mount_options: u32,
-    /// Time when it was made, in seconds since 1970.
+    /// Time of creation, in seconds since 1970.
     pub mkfs_time: u64,
-    /// The journal's `i_block` and the high and low half of its size, as words.
+    /// The journal's `i_block`, and the high and low half of its size, as words.
     pub journal_blocks: [u32; 17],
-    /// Bytes that each inode has at least for extra fields.
+    /// Least bytes of extra fields in each inode.
     pub extra_isize_min: u16,
     /// Bytes that new inodes should have for extra fields.
     pub extra_isize_want: u16,
     /// Bits of [`flags`].
     pub flags: u32,
-    /// Groups of a flex group, as a power of two.
+    /// Base-two logarithm of the number of groups in a flex group.
     pub log_groups_per_flex: u8,
-    /// 1 is CRC-32C.
+    /// Type of checksums; 1 is CRC-32C.
     pub checksum_type: u8,
-    /// KiB written in the life of the volume.
+    /// KiB written to the volume since it was made.
     pub kbytes_written: u64,
-    /// Errors that were found.
+    /// Number of errors that were found.
     pub error_count: u32,
-    /// Blocks that metadata take; 0 is unknown.
+    /// Number of blocks that metadata take; 0 is unknown.
     pub overhead_blocks: u32,
     /// The groups with backups, with [`Feature::SPARSE_SUPER2`].
     pub backup_groups: [u32; 2],
@@ -382,7 +382,7 @@ impl Superblock {
         superblock
     }
 
-    /// Reads a copy. Errors: it is none, or contradicts itself, or has what is not supported.
+    /// Decodes a copy. Errors: it is no superblock, contradicts itself, or has an unsupported feature.
     pub fn decode(raw: &[u8; BYTES]) -> Result<Self> {
         let magic = u16_at(raw, 0x38);
         if magic != MAGIC {
@@ -488,7 +488,7 @@ impl Superblock {
         }
     }
 
-    /// Writes a copy, with its checksum where the volume has checksums.
+    /// Encodes a copy, with its checksum if the volume has checksums.
     pub fn encode(&self) -> [u8; BYTES] {
         let mut raw = *self.raw;
         let low = |value: u64| value as u32;
@@ -585,13 +585,13 @@ impl Superblock {
         raw
     }
 
-    /// Its name as text.
+    /// The label as text.
     pub fn label_text(&self) -> String {
         let end = self.label.iter().position(|&byte| byte == 0).unwrap_or(self.label.len());
         String::from_utf8_lossy(&self.label[..end]).into_owned()
     }
 
-    /// Whether the numbers make a volume.
+    /// Checks that the numbers make a volume.
     fn check(&self) -> Result<()> {
         if self.log_block_size > 6 {
             return corrupt(format!("s_log_block_size is {}, expected 0 to 6", self.log_block_size));
@@ -672,7 +672,7 @@ impl Superblock {
         Ok(())
     }
 
-    /// Layout of the volume. Only of a superblock that was decoded, or that is valid.
+    /// Layout of the volume. The superblock must have been decoded, or be valid.
     pub fn geometry(&self) -> Geometry {
         let blocks = self.blocks_count - u64::from(self.first_data_block);
         Geometry {
@@ -700,7 +700,7 @@ impl Superblock {
         if self.features.has(Feature::CSUM_SEED) { self.checksum_seed } else { crc32c(START, &self.uuid) }
     }
 
-    /// Whether hashes of names take bytes as unsigned. Volumes that do not say were written on machines with signed ones.
+    /// Whether hashes of names treat bytes as unsigned. Volumes that do not say it were written on machines with signed bytes.
     pub fn is_hash_unsigned(&self) -> bool {
         self.flags & flags::UNSIGNED_HASH != 0
     }
@@ -713,7 +713,7 @@ pub struct Geometry {
     pub block_bytes: u32,
     /// Size of the volume in blocks.
     pub blocks_count: u64,
-    /// Inodes of the volume; their numbers begin with 1.
+    /// Number of inodes of the volume; their numbers begin with 1.
     pub inodes_count: u32,
     /// The block where the first group begins.
     pub first_data_block: u32,
@@ -721,7 +721,7 @@ pub struct Geometry {
     pub blocks_per_group: u32,
     /// Inodes of a group.
     pub inodes_per_group: u32,
-    /// Groups.
+    /// Number of groups.
     pub group_count: u32,
     /// Bytes of a group descriptor: 32 or 64.
     pub desc_bytes: u16,
@@ -729,9 +729,9 @@ pub struct Geometry {
     pub inode_bytes: u16,
     /// The first inode that is not reserved.
     pub first_ino: u32,
-    /// Blocks kept for more group descriptors.
+    /// Number of blocks reserved for more group descriptors.
     pub reserved_gdt_blocks: u16,
-    /// Groups of a flex group, as a power of two.
+    /// Base-two logarithm of the number of groups in a flex group.
     pub log_groups_per_flex: u8,
     /// The groups with backups, with [`Feature::SPARSE_SUPER2`].
     pub backup_groups: [u32; 2],
@@ -775,30 +775,30 @@ impl Geometry {
         Some((Group((block / per_group) as u32), (block % per_group) as u32))
     }
 
-    /// Whether so many blocks from `addr` on are blocks of the volume, and not the first superblock.
+    /// Whether `blocks` blocks from `addr` on are in the volume and are not the first superblock.
     pub fn is_data(&self, addr: Addr, blocks: u64) -> bool {
         let end = addr.0.checked_add(blocks);
         addr.0 > u64::from(self.first_data_block) && end.is_some_and(|end| end <= self.blocks_count)
     }
 
-    /// The block of the port that holds a block, and the byte in it where the block begins.
+    /// The block of the port that holds a block, and the offset of the block in it.
     pub fn port_place(&self, addr: Addr) -> (Block, usize) {
         let per_port = BLOCK_BYTES as u64 / u64::from(self.block_bytes);
         (Block(addr.0 / per_port), (addr.0 % per_port) as usize * self.block_bytes as usize)
     }
 
-    /// Blocks of group descriptors in each copy.
+    /// Number of blocks of group descriptors in each copy.
     pub fn desc_blocks(&self) -> u32 {
         let per_block = self.block_bytes / u32::from(self.desc_bytes);
         self.group_count.div_ceil(per_block)
     }
 
-    /// Blocks of a backup: the superblock, descriptors, and what is kept for more of them.
+    /// Number of blocks of a backup: the superblock, the descriptors, and those reserved for more of them.
     pub fn backup_blocks(&self) -> u32 {
         1 + self.desc_blocks() + u32::from(self.reserved_gdt_blocks)
     }
 
-    /// The block and the byte of a group's descriptor in the first copy.
+    /// Block and offset of a group's descriptor in the first copy.
     pub fn desc_place(&self, group: Group) -> (Addr, usize) {
         let per_block = self.block_bytes / u32::from(self.desc_bytes);
         let block = u64::from(self.first_data_block) + 1 + u64::from(group.0 / per_block);
@@ -826,12 +826,12 @@ impl Geometry {
         group.0 % 2 == 1 && [3, 5, 7].into_iter().any(is_power_of)
     }
 
-    /// Blocks at the start of a group that superblock and descriptors take.
+    /// Number of blocks at the start of a group that superblock and descriptors take.
     pub fn backup_blocks_of(&self, group: Group) -> u32 {
         if self.has_backup(group) { self.backup_blocks() } else { 0 }
     }
 
-    /// Blocks of a group's inode table.
+    /// Number of blocks of a group's inode table.
     pub fn inode_table_blocks(&self) -> u32 {
         self.inodes_per_group / (self.block_bytes / u32::from(self.inode_bytes))
     }
@@ -848,18 +848,18 @@ impl Geometry {
         Ino(group.0 * self.inodes_per_group + index + 1)
     }
 
-    /// Position of an inode in its group's inode table: block and byte.
+    /// Position of an inode in its group's inode table: block and offset.
     pub fn table_place(&self, index: u32) -> (u32, usize) {
         let per_block = self.block_bytes / u32::from(self.inode_bytes);
         (index / per_block, (index % per_block) as usize * usize::from(self.inode_bytes))
     }
 
-    /// Start of the CRC-16 of group descriptors.
+    /// Initial value of the CRC-16 of group descriptors.
     pub(super) fn seed16(&self) -> u16 {
         crc16(!0, &self.uuid)
     }
 
-    /// Blocks of the largest file that extents can map: numbers are of 32 bits, and the last one is none.
+    /// Blocks of the largest file that extents can map: block numbers have 32 bits, and the last number is not used.
     pub const FILE_BLOCKS_MAX: u64 = u32::MAX as u64;
 }
 
@@ -867,7 +867,7 @@ impl Geometry {
 pub(in crate::ext4) mod tests {
     use super::*;
 
-    /// The superblock of a volume of so many blocks of 4 KiB.
+    /// The superblock of a volume of `blocks` blocks of 4 KiB.
     pub(in crate::ext4) fn small(blocks: u64, features: &[Feature]) -> Superblock {
         let features = Features::of(features);
         let groups = blocks.div_ceil(32768) as u32;

@@ -13,10 +13,10 @@ const INODE_HEADER_BYTES: usize = 4;
 const BLOCK_HEADER_BYTES: usize = 32;
 const ENTRY_BYTES: usize = 16;
 const CHECKSUM_AT: usize = 16;
-/// A block cannot have more references.
+/// Most references to a block.
 pub const REFERENCES_MAX: u32 = 1024;
 
-/// The prefixes of names.
+/// Indexes of name prefixes, with the prefixes.
 pub const PREFIXES: [(u8, &str); 9] = [
     (1, "user."),
     (2, "system.posix_acl_access"),
@@ -43,7 +43,7 @@ impl Xattr {
         self.value.len().next_multiple_of(4)
     }
 
-    /// The hash of name and value, as entries of blocks have it.
+    /// The hash of name and value that entries in blocks have.
     fn hash(&self) -> u32 {
         self.hash_of(u32::from)
     }
@@ -58,7 +58,7 @@ impl Xattr {
     }
 }
 
-/// Reads entries: `base` is what offsets of values count from, `entries_at` where the entries begin, both in `room`.
+/// Decodes entries that begin at `entries_at` in `room`.
 fn decode_entries(room: &[u8], entries_at: usize) -> Result<Vec<Xattr>> {
     let mut xattrs: Vec<Xattr> = Vec::new();
     let mut ends = Vec::new();
@@ -110,7 +110,7 @@ fn decode_entries(room: &[u8], entries_at: usize) -> Result<Vec<Xattr>> {
     Ok(xattrs)
 }
 
-/// Puts entries and values into a room; `None` if they do not fit.
+/// Encodes entries and values into a room; `None` if they do not fit.
 fn encode_entries(xattrs: &[Xattr], room: &mut [u8], entries_at: usize, with_hashes: bool) -> Option<()> {
     let entries: usize = xattrs.iter().map(Xattr::entry_bytes).sum();
     let values: usize = xattrs.iter().map(Xattr::value_bytes).sum();
@@ -134,7 +134,7 @@ fn encode_entries(xattrs: &[Xattr], room: &mut [u8], entries_at: usize, with_has
     Some(())
 }
 
-/// Reads the attributes in the room of an inode. A room without a header holds none. Errors: entries that leave it.
+/// Decodes the attributes in the room of an inode. A room without a header holds none. Errors: entries that exceed it.
 pub fn decode_in_inode(room: &[u8]) -> Result<Vec<Xattr>> {
     if room.len() < INODE_HEADER_BYTES || u32_at(room, 0) != MAGIC {
         return Ok(Vec::new());
@@ -142,8 +142,8 @@ pub fn decode_in_inode(room: &[u8]) -> Result<Vec<Xattr>> {
     decode_entries(&room[INODE_HEADER_BYTES..], 0)
 }
 
-/// Writes attributes into the room of an inode, whose other bytes become zeros; `None`, and the room as it was, if they do
-/// not fit.
+/// Encodes attributes into the room of an inode; other bytes become zeros. If they do not fit, returns `None` and leaves the room
+/// as it was.
 pub fn encode_in_inode(xattrs: &[Xattr], room: &mut [u8]) -> Option<()> {
     let mut new = vec![0; room.len()];
     if !xattrs.is_empty() {
@@ -160,7 +160,7 @@ pub fn encode_in_inode(xattrs: &[Xattr], room: &mut [u8]) -> Option<()> {
 /// A block of attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XattrBlock {
-    /// Inodes that have it.
+    /// Number of inodes that refer to it.
     pub references: u32,
     /// The attributes, in the order of prefix, length and bytes of the name.
     pub xattrs: Vec<Xattr>,
@@ -173,7 +173,7 @@ fn block_checksum(block: &[u8], addr: Addr, geometry: &Geometry) -> u32 {
 }
 
 impl XattrBlock {
-    /// Reads a block of attributes. Errors: checksum, or what contradicts the format.
+    /// Decodes a block of attributes. Errors: the checksum, or contradictions to the format.
     pub fn decode(block: &[u8], addr: Addr, geometry: &Geometry) -> Result<Self> {
         let magic = u32_at(block, 0);
         if magic != MAGIC || u32_at(block, 8) != 1 {
@@ -194,8 +194,8 @@ impl XattrBlock {
         Ok(Self { references, xattrs: decode_entries(block, BLOCK_HEADER_BYTES)? })
     }
 
-    /// Whether the entries of the block that it was decoded from have the hashes of their names and values. Older kernels
-    /// took the bytes of names as signed.
+    /// Whether the entries of the block from which this was decoded have the right hashes of names and values. Older kernels
+    /// treated the bytes of names as signed.
     pub fn has_right_hashes(&self, block: &[u8]) -> bool {
         let mut at = BLOCK_HEADER_BYTES;
         self.xattrs.iter().all(|xattr| {
@@ -206,15 +206,15 @@ impl XattrBlock {
         })
     }
 
-    /// Writes it into a block, sorted, with hashes and its checksum where the volume has checksums; `None` if the
-    /// attributes do not fit.
+    /// Encodes the block, with sorted entries, their hashes, and its checksum if the volume has checksums; `None` if the attributes
+    /// do not fit.
     pub fn encode(&self, addr: Addr, geometry: &Geometry) -> Option<Vec<u8>> {
         let mut xattrs = self.xattrs.clone();
         xattrs.sort_by(|a, b| (a.index, a.name.len(), &a.name).cmp(&(b.index, b.name.len(), &b.name)));
         let mut block = vec![0; geometry.block_bytes as usize];
         encode_entries(&xattrs, &mut block, BLOCK_HEADER_BYTES, true)?;
         let hashes: Vec<u32> = xattrs.iter().map(Xattr::hash).collect();
-        // A hash of zero says that the block cannot be shared.
+        // A hash of zero marks a block that cannot be shared.
         let hash = match hashes.contains(&0) {
             true => 0,
             false => hashes.into_iter().fold(0_u32, |hash, entry| hash.rotate_left(16) ^ entry),

@@ -7,7 +7,7 @@ use super::super::layout::Addr;
 use std::collections::BTreeMap;
 use std::ops::Index;
 
-/// Neighbours in a row.
+/// Number of neighbours in a row.
 const ROW: u64 = 64;
 
 type Row<T> = Box<[Option<T>]>;
@@ -42,12 +42,12 @@ impl<T> ByAddr<T> {
         &mut row[(addr.0 % ROW) as usize]
     }
 
-    /// Gives what was there.
+    /// Inserts a value; returns the one that was there.
     pub(super) fn insert(&mut self, addr: Addr, value: T) -> Option<T> {
         self.place(addr).replace(value)
     }
 
-    /// Keeps an entry that exists.
+    /// Inserts a value unless there is one.
     pub(super) fn insert_new(&mut self, addr: Addr, value: T) {
         self.place(addr).get_or_insert(value);
     }

@@ -1,4 +1,4 @@
-//! The calls of the vfs.
+//! The operations that the vfs calls.
 
 use super::super::layout::dirent::{Entry, NAME_BYTES_MAX};
 use super::super::layout::extent::{BLOCKS_MAX, Extent, Node as Tree, UNWRITTEN_BLOCKS_MAX};
@@ -28,9 +28,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// Names of one inode.
+/// Most names of one inode.
 const LINKS_MAX: u16 = 65_000;
-/// The longest value of an attribute that Linux takes. Not all of them have room.
+/// Longest value of an attribute that Linux accepts. Not every such value fits.
 const XATTR_BYTES_MAX: usize = 65_536;
 
 impl State {
@@ -41,7 +41,7 @@ impl State {
         Ok(())
     }
 
-    // Links of directories: one that cannot count its subdirectories has one link.
+    // Links of directories: a directory that cannot count its subdirectories has one link.
 
     fn check_more_links(&self, dir: layout::Ino) -> Step<()> {
         let inode = self.inode(dir)?;
@@ -68,7 +68,7 @@ impl State {
         Ok(())
     }
 
-    /// Makes an inode that is to get its name and contents.
+    /// Creates an inode, whose name and contents come later.
     fn create_inode(&mut self, dir: layout::Ino, new: &NewNode) -> Step<layout::Ino> {
         let kind = node_kind(new.kind);
         let ino = self.new_inode(dir, kind.mode_bits() | new.mode & 0o7777)?;
@@ -93,7 +93,7 @@ impl State {
         Ok(ino)
     }
 
-    /// One name less. Says whether the inode has to be freed now.
+    /// Takes one name off an inode; returns whether the inode has to be freed now.
     fn drop_name(&mut self, ino: layout::Ino, now: Timestamp) -> Step<bool> {
         let is_directory = self.kind(ino)? == NodeKind::Directory;
         let inode = self.inode_mut(ino)?;
@@ -107,7 +107,7 @@ impl State {
         Ok(!self.held.contains_key(&ino))
     }
 
-    /// `..` of a directory, nothing of others.
+    /// The entry `..` of a directory; `None` for other inodes.
     fn dots(&mut self, ino: layout::Ino) -> Step<Option<(Place, Entry)>> {
         match self.kind(ino)? {
             NodeKind::Directory => Ok(Some(self.find(ino, b"..")?.ok_or(Errno::EUCLEAN)?)),
@@ -115,7 +115,7 @@ impl State {
         }
     }
 
-    /// An inode got another parent.
+    /// Notes that an inode has moved to another parent.
     fn moved(
         &mut self,
         ino: layout::Ino,
@@ -132,7 +132,7 @@ impl State {
 
     // Pages.
 
-    /// Sets room aside for the pages of a range that have none.
+    /// Claims room for the pages of a range that have none.
     fn reserve(&mut self, ino: layout::Ino, (at, end): (u64, u64)) -> Step<()> {
         let (mut at, end) = (at / BLOCK, end.div_ceil(BLOCK));
         let (mut holes, mut unwritten) = (Vec::new(), Vec::new());
@@ -153,7 +153,7 @@ impl State {
         self.claim(ino, &holes, &unwritten)
     }
 
-    /// Gives pages their blocks, as many as are in a row; the size on the disk covers them.
+    /// Gives pages their blocks, as many as are in a row; the size on the disk then covers them.
     fn place(&mut self, ino: layout::Ino, first: u64, count: u32, cause: WriteCause) -> Step<(Addr, u32)> {
         let span = self.span(ino, first)?;
         let mut count = u64::from(count).min(span.end - first);
@@ -184,8 +184,8 @@ impl State {
         };
         let pages_end = (first + count) * BLOCK;
         let node = self.node(ino)?;
-        // What is written past the page cache makes the file longer at once: the size goes with the blocks. Otherwise what is
-        // behind the end of the file comes later, where data are journalled with a later version of the page.
+        // A write past the page cache makes the file longer at once: the size changes with the blocks. Otherwise pages behind the
+        // end of the file are covered later; where data are journalled, with a later version of the page.
         let known = if cause == WriteCause::Direct { pages_end } else { pages_end.min(node.size) };
         let end = if self.journals_data { known } else { pages_end };
         if end > node.written_end || known > node.inode.size {
@@ -200,7 +200,7 @@ impl State {
         Ok((addr, count as u32))
     }
 
-    /// Allocates a part of a range that has no room yet; gives the page up to which all have some.
+    /// Allocates a part of a range that has no room yet; returns the page up to which all pages have room.
     fn allocate_some(&mut self, ino: layout::Ino, first: u64, end: u64) -> Step<u64> {
         let mut at = first;
         while at < end {
@@ -228,7 +228,7 @@ impl State {
         Ok(end)
     }
 
-    /// Pages of a range that have no room.
+    /// Number of pages of a range that have no room.
     fn missing(&mut self, ino: layout::Ino, first: u64, end: u64) -> Step<u64> {
         let (mut at, mut missing) = (first, 0);
         while at < end {
@@ -378,7 +378,7 @@ impl Nodes for State {
                 self.redirect(to.0, place, &replaced, old.ino, old_kind)?;
                 self.remove(from.0, old_place)?;
                 gone = self.drop_name(replaced.ino, now)?.then_some(replaced.ino);
-                // The directory that came is counted in place of the one that went.
+                // The directory that arrives is counted in place of the one that leaves.
                 if is_directory {
                     self.one_link_less(from.0)?;
                 }
@@ -395,7 +395,7 @@ impl Nodes for State {
                     self.one_more_link(to.0)?;
                     self.one_link_less(from.0)?;
                 }
-                // Places change when the new name is put in.
+                // Inserting the new name may move entries, so the old one is removed first.
                 self.remove(from.0, old_place)?;
                 self.insert(to.0, &Entry::new(to.1, old.ino, old_kind))?;
             }
@@ -457,7 +457,7 @@ fn fields(inode: &mut Inode) -> Fields<'_> {
     Fields { mode, uid, gid, atime, mtime, ctime }
 }
 
-/// Pages in a row, as many as an extent has.
+/// Number of pages in a row, at most as many as fit into an extent.
 fn row(pages: &[DirtyPage]) -> u32 {
     let in_row = pages.iter().zip(pages[0].index..).take_while(|(page, index)| page.index == *index);
     in_row.count().min(BLOCKS_MAX.into()) as u32
@@ -471,8 +471,8 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Gives pages their blocks and begins to write them, in one step: the number of the write, and where. Nothing if the
-    /// transaction has to be committed first.
+    /// Gives pages their blocks and begins to write them, in one step; returns the number of the write, and the blocks. Returns
+    /// nothing if the transaction has to be committed first.
     async fn begin_data(
         &self,
         ino: layout::Ino,
@@ -496,7 +496,7 @@ impl Ext4 {
         }
     }
 
-    /// Gives the first pages in a row their blocks. They have to be submitted at once, and then [`Self::end_write`] called.
+    /// Gives the first pages in a row their blocks. The caller has to submit them at once, and then to call [`Self::end_write`].
     pub(super) async fn place_data(&self, ino: layout::Ino, pages: &[DirtyPage]) -> Result<(u64, Addr, u32)> {
         let (first, count) = (pages[0].index, row(pages));
         if let Some(placed) = self.begin_data(ino, (first, count), WriteCause::Sync).await? {
@@ -506,7 +506,7 @@ impl Ext4 {
         self.begin_data(ino, (first, count), WriteCause::Sync).await?.ok_or(Errno::ENOSPC)
     }
 
-    /// Writes pages by way of the journal: as many as a transaction has room for are in one.
+    /// Writes pages by way of the journal: as many in one transaction as it has room for.
     pub(super) async fn journal_pages(
         &self,
         ino: layout::Ino,
@@ -521,7 +521,7 @@ impl Ext4 {
             }
             let mut result = self.journal_part(ino, part, cause).await;
             if result == Err(Errno::ENOSPC) && self.state.borrow().counts.waiting > 0 {
-                // Blocks become free with a commit. Pages that have theirs already keep them.
+                // Blocks become free with a commit. Pages that already have blocks keep them.
                 self.turn_over().await?;
                 result = self.journal_part(ino, part, cause).await;
             }
@@ -548,8 +548,8 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Waits for writes of data, for the last one first: when that has ended most others have, too, so the task is woken a few times and
-    /// not for each.
+    /// Waits for writes of data, for the last one first: when it has ended most others have ended too, so the task is woken a few
+    /// times instead of once for each.
     async fn end_data(&self, tickets: &mut Vec<(u64, Ticket)>) -> Result<()> {
         for (_, ticket) in tickets.iter().rev() {
             ticket.reached(Moment::Completed).await;
@@ -563,7 +563,7 @@ impl Ext4 {
         result
     }
 
-    /// Places of pages: runs of an index in `pages`, a block and a count. Pages without a block become zeros.
+    /// Runs of pages: an index in `pages`, a block and a count. Pages without a block become zeros.
     async fn runs(
         &self,
         ino: layout::Ino,
@@ -650,7 +650,7 @@ impl Engine for Ext4 {
 
     async fn read_pages(&self, ino: layout::Ino, first: u64, pages: &mut [Payload]) -> Result<()> {
         let runs = self.runs(ino, first, pages).await?;
-        // No task writes these pages meanwhile, so the journal's contents are the newest now.
+        // No task writes these pages meanwhile, so the journal's contents are the newest.
         let newest = |addr: Addr| {
             let newest = self.state.borrow().newest_data(addr).cloned();
             newest.or_else(|| self.journal.newest(addr))
@@ -682,20 +682,20 @@ impl Engine for Ext4 {
     }
 
     fn wrote(&self, ino: layout::Ino, end: u64, now: Timestamp) {
-        // A file that is written to is held, so its inode is in memory.
+        // A file that is being written is held, so its inode is in memory.
         let mut state = self.state.borrow_mut();
         state.tick(now);
         state.note_written(ino, |node| {
             node.size = node.size.max(end);
             (node.inode.mtime, node.inode.ctime) = (time(now), time(now));
         });
-        // A feature more is no change that could fail.
+        // Setting another feature cannot fail.
         let _ = state.note_size(ino);
     }
 
     async fn write_pages(&self, ino: layout::Ino, pages: &[DirtyPage], cause: WriteCause) -> Result<()> {
         if self.options.journaling == Journaling::Journal {
-            // Data that are journalled go the longer way, which the others need not hold.
+            // The path of journalled data is in a box, so that the other futures are not larger by it.
             let journalled: Boxed<'_, _> = Box::pin(self.journal_pages(ino, pages, cause));
             return journalled.await;
         }
@@ -705,7 +705,7 @@ impl Engine for Ext4 {
             let count = row(&pages[at..]);
             let mut placed = self.begin_data(ino, (first, count), cause).await;
             if placed == Ok(None) {
-                // A commit waits for data, so those that were begun here have to end first.
+                // A commit waits for data, so the writes that were begun here have to end first.
                 result = self.end_data(&mut tickets).await.and(self.turn_over().await);
                 placed = self.begin_data(ino, (first, count), cause).await;
             }
@@ -748,7 +748,7 @@ impl Engine for Ext4 {
     ) -> Result<()> {
         let (first, end) = (range.0 / BLOCK, range.1.div_ceil(BLOCK));
         self.change(|state| {
-            // A file that is too large for the volume takes nothing.
+            // A file that is too large for the volume takes no room.
             let missing = state.missing(ino, first, end)?;
             match missing > state.free_blocks() {
                 true => Err(Errno::ENOSPC.into()),
@@ -825,7 +825,7 @@ impl Engine for Ext4 {
         let state = self.state.borrow();
         let pages = state.geometry.blocks_count.saturating_sub(self.overhead);
         let counts = &state.counts;
-        // Blocks that wait for a commit count as free for a caller that asks: the commit comes before the answer.
+        // Blocks that wait for a commit count as free: the commit comes before the answer.
         let pages_free = counts.free_blocks.saturating_sub(counts.claimed);
         StatFs {
             pages,

@@ -1,7 +1,7 @@
-//! The journal (jbd2) as it is written: transactions go to the log, and from there to their places.
+//! Writing the journal (jbd2): transactions go to the log, and from there to their places.
 //!
-//! The order on the disk for a transaction: its blocks; a flush, which is also that of the data written before; its commit
-//! block, durable by itself. Then it counts, whatever is at the places of its blocks.
+//! The order on the disk for a transaction: its blocks; a flush, which also covers the data written before; its commit block, which
+//! is written durably. From then on the transaction counts, whatever is at the places of its blocks.
 //!
 //! Invariants:
 //! 1. A place is written only from a committed transaction, with the newest committed content of the block.
@@ -39,9 +39,9 @@ type Result<T> = std::result::Result<T, Errno>;
 pub(super) struct Closed {
     /// Blocks with their contents, each once.
     pub(super) blocks: Vec<(Addr, Payload)>,
-    /// Blocks of which what earlier transactions hold does not count any more; none of those above.
+    /// Blocks whose versions in earlier transactions do not count any more; none of the blocks above.
     pub(super) revoked: Vec<Addr>,
-    /// When.
+    /// Time of the commit.
     pub(super) now: Timestamp,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Closed {
 #[derive(Debug)]
 struct Live {
     sequence: u32,
-    /// Its start in the log, and its length.
+    /// Where it begins in the log; the next field is its length.
     start: u32,
     blocks: u32,
     addrs: Vec<Addr>,
@@ -59,12 +59,12 @@ struct Live {
 struct Log {
     superblock: JournalSuperblock,
     format: JournalFormat,
-    /// The sequence number of the next transaction, and where it begins.
+    /// Sequence number of the next transaction; the next field is where it begins.
     sequence: u32,
     head: u32,
     /// Committed transactions, the oldest first.
     live: VecDeque<Live>,
-    /// The newest committed contents that are not at their places, with their transactions.
+    /// The newest committed contents that are not at their places, with the sequence number of their transaction.
     pending: BTreeMap<Addr, (u32, Payload)>,
     /// Blocks that are being written to their places.
     leaving: BTreeMap<Addr, Payload>,
@@ -84,7 +84,7 @@ pub(super) struct Journal {
 }
 
 impl Log {
-    /// Blocks of the log.
+    /// Number of blocks of the log.
     fn capacity(&self) -> u32 {
         self.end() - self.superblock.first
     }
@@ -97,13 +97,13 @@ impl Log {
         self.capacity() - self.live.iter().map(|live| live.blocks).sum::<u32>()
     }
 
-    /// The block of the log that is `blocks` behind another one.
+    /// The block of the log that is `blocks` behind another one, wrapping around.
     fn behind(&self, at: u32, blocks: u32) -> u32 {
         let (first, capacity) = (self.superblock.first, self.capacity());
         first + (at - first + blocks % capacity) % capacity
     }
 
-    /// Sets the start of the log, or, if it is empty, the block at which the next mount continues.
+    /// Sets the start of the log in the superblock, or, if the log is empty, the block at which the next mount continues.
     fn set_tail(&mut self) {
         self.superblock.head = self.head;
         (self.superblock.start, self.superblock.sequence) = match self.live.front() {
@@ -112,7 +112,7 @@ impl Log {
         };
     }
 
-    /// The blocks of a transaction but for its commit block, and that one.
+    /// Encodes the blocks of a transaction: all but the commit block, and the commit block.
     fn encode(&self, closed: &Closed) -> (Vec<Payload>, Payload) {
         let (format, sequence) = (self.format, self.sequence);
         let has_checksum = format.checksums == Checksums::V1;
@@ -160,8 +160,8 @@ impl Log {
 }
 
 impl Journal {
-    /// Opens a journal of which nothing is to be replayed; `blocks` are all of its blocks in their order. Errors: its blocks
-    /// are not of 4 KiB, or fewer than it says.
+    /// Opens a journal with nothing to replay; `blocks` are all of its blocks in order. Errors: its blocks are not of 4 KiB, or are
+    /// fewer than it says.
     pub(super) async fn open(
         port: Rc<dyn BlockPort>,
         superblock: JournalSuperblock,
@@ -175,7 +175,8 @@ impl Journal {
                 "the journal has {has} blocks, and says {says} of {bytes} bytes"
             )));
         }
-        // As Linux does since 6.3: the log goes on where the last mount left it, so that its first blocks wear no more than others.
+        // As Linux does since 6.3: the log continues where the last mount left it, so that its first blocks do not wear more than
+        // the others.
         let log_blocks = superblock.first..superblock.log_end();
         let goes_on = superblock.start == 0 && log_blocks.contains(&superblock.head);
         let head = if goes_on { superblock.head } else { superblock.first };
@@ -194,27 +195,27 @@ impl Journal {
         Ok(Self { port, blocks, has_barriers, planted, checkpoint_blocks, log: RefCell::new(log) })
     }
 
-    /// Blocks that one transaction may have at most: a quarter of the log, as with Linux.
+    /// Most blocks of one transaction: a quarter of the log, as with Linux.
     pub(super) fn blocks_max(&self) -> usize {
         self.log.borrow().capacity() as usize / 4
     }
 
-    /// Blocks from where the next transaction begins to the end of the log.
+    /// Number of blocks from where the next transaction begins to the end of the log.
     pub(super) fn blocks_left(&self) -> u32 {
         let log = self.log.borrow();
         log.end() - log.head
     }
 
-    /// The newest committed content of a block, unless it is at its place.
+    /// The newest committed content of a block, unless it is at its place already.
     pub(super) fn newest(&self, addr: Addr) -> Option<Payload> {
         let log = self.log.borrow();
         let pending = log.pending.get(&addr).map(|(_, payload)| payload);
         pending.or_else(|| log.leaving.get(&addr)).cloned()
     }
 
-    /// Writes a transaction to the log; then it is durable, or has been answered where there are no barriers. `flushes` is
-    /// called before the flush that makes durable what was answered until then. One call at a time. Errors: of the port;
-    /// what was written until then does not count.
+    /// Writes a transaction to the log; then it is durable, or has been answered if there are no barriers. `flushes` is called
+    /// before the flush that makes durable what was answered until then. There must be one call at a time. Errors: of the port; the
+    /// transaction does not count then.
     pub(super) async fn commit(&self, closed: Closed, flushes: impl FnOnce()) -> Result<()> {
         let (body, commit) = self.log.borrow().encode(&closed);
         let blocks = body.len() as u32 + 1;
@@ -237,10 +238,10 @@ impl Journal {
         Ok(())
     }
 
-    /// Dispatches a transaction: what was written in order before and its blocks, then its commit block, each an epoch of
-    /// [`STREAM`]. Gives the requests, of which the last one says that all of it can be made durable. One call at a time; if
-    /// [`Self::is_short_of`] it, all transactions before are durable. Errors: of the port, where the log had to be
-    /// emptied first.
+    /// Dispatches a transaction: its blocks, in one epoch of [`STREAM`] with what was written in order before, then its commit
+    /// block as the next epoch. Returns the requests; when the last one is answered, a flush makes all of it durable. There must be
+    /// one call at a time; if [`Self::is_short_of`] it, all earlier transactions must be durable. Errors: of the port, if the log
+    /// had to be emptied first.
     pub(super) async fn dispatch(&self, closed: Closed) -> Result<Vec<Ticket>> {
         let (body, commit) = self.log.borrow().encode(&closed);
         let blocks = body.len() as u32 + 1;
@@ -263,8 +264,8 @@ impl Journal {
         Ok(tickets)
     }
 
-    /// Makes room for a transaction. Returns its start, the place of its commit block, and whether the log was empty, so that the journal's
-    /// superblock has to name this start.
+    /// Makes room for a transaction. Returns its start, the place of its commit block, and whether the log was empty, so that the
+    /// journal's superblock has to name this start.
     async fn begin(&self, blocks: u32) -> Result<(u32, u32, bool)> {
         if blocks > self.log.borrow().capacity() {
             return Err(Errno::EUCLEAN);
@@ -278,7 +279,7 @@ impl Journal {
         Ok((start, log.behind(start, blocks - 1), is_first))
     }
 
-    /// A transaction is in the log.
+    /// Notes that a transaction is in the log.
     fn note(&self, closed: Closed, start: u32, blocks: u32) {
         let mut log = self.log.borrow_mut();
         let sequence = log.sequence;
@@ -292,7 +293,7 @@ impl Journal {
         log.sequence = sequence.wrapping_add(1);
     }
 
-    /// Whether the log has to be written to its places before a transaction.
+    /// Whether blocks of the log have to be written to their places before a transaction.
     pub(super) fn is_short_of(&self, closed: &Closed) -> bool {
         self.has_to_make_room(self.log.borrow().encode(closed).0.len() as u32 + 1)
     }
@@ -305,7 +306,7 @@ impl Journal {
         log.free() < blocks || is_long
     }
 
-    /// Everything that was committed is at its place and durable, and the log is empty. Not beside a commit.
+    /// Brings everything that was committed to its place, durably, and empties the log. Must not run beside a commit.
     pub(super) async fn empty(&self) -> Result<()> {
         if self.log.borrow().live.is_empty() && self.log.borrow().superblock.start == 0 {
             return Ok(());
@@ -313,7 +314,7 @@ impl Journal {
         self.checkpoint(|_| true).await
     }
 
-    /// Makes room for so many blocks: a quarter of the log becomes free at once, so that it is not done for each commit.
+    /// Makes room for `blocks` blocks: frees a quarter of the log at once, so that this is not done for each commit.
     async fn make_room(&self, blocks: u32) -> Result<()> {
         if !self.has_to_make_room(blocks) {
             return Ok(());
@@ -359,7 +360,7 @@ impl Journal {
         }
     }
 
-    /// Writes to consecutive blocks of the log.
+    /// Writes for consecutive blocks of the log.
     fn write_log(&self, start: u32, body: Vec<Payload>) -> Vec<Write> {
         let log = self.log.borrow();
         let addr = |index: u32| self.blocks[log.behind(start, index) as usize];
@@ -374,7 +375,7 @@ impl Journal {
     }
 }
 
-/// Writes, one for each run of blocks that follow each other.
+/// Writes for blocks, one for each consecutive run.
 fn runs(blocks: impl IntoIterator<Item = (Addr, Payload)>) -> Vec<Write> {
     let mut writes: Vec<Write> = Vec::new();
     for (addr, payload) in blocks {
@@ -397,7 +398,7 @@ mod tests {
     use flashweir_core::random::mix;
     use std::collections::BTreeSet;
 
-    /// A disk in memory that keeps what it was asked for, in its order.
+    /// A disk in memory that records its requests in order.
     #[derive(Debug)]
     struct Recorder {
         image: Image,
@@ -416,12 +417,12 @@ mod tests {
     }
 
     const BLOCKS: u64 = 1024;
-    /// The journal is in two parts.
+    /// The journal's blocks, in two parts.
     fn log_blocks() -> Vec<Addr> {
         (600..630).chain(700..734).map(Addr).collect()
     }
 
-    /// A content that says what it is; some begin with the journal's magic number.
+    /// A content that names itself; some begin with the journal's magic number.
     fn content(number: u64) -> Payload {
         let mut bytes: Vec<u8> = (0..512).flat_map(|word| mix(number ^ word << 40).to_le_bytes()).collect();
         if number.is_multiple_of(3) {
@@ -436,7 +437,7 @@ mod tests {
         superblock
     }
 
-    /// Contents after a power cut and recovery: for each place the newest in the log, or else that on the disk.
+    /// Contents after a power cut and recovery: for each place the newest version in the log, or else that on the disk.
     fn recovered(disk: &BTreeMap<u64, Payload>) -> BTreeMap<u64, Payload> {
         let journal: Vec<_> =
             log_blocks().iter().map(|addr| bytes_of(disk.get(&addr.0).unwrap_or(&Payload::Zero))).collect();
@@ -463,7 +464,7 @@ mod tests {
 
     struct Run {
         requests: Vec<Request>,
-        /// For each number of commits, the contents of all places, and how many requests there had been.
+        /// For each number of commits, the contents of all places, and the number of requests until then.
         states: Vec<(BTreeMap<u64, u64>, usize)>,
     }
 
@@ -514,7 +515,7 @@ mod tests {
         Run { requests, states }
     }
 
-    /// How many transactions a disk shows, if it is one of the states from `least` on.
+    /// The number of transactions whose state a disk shows, if it is one of the states from `least` on.
     fn shows(disk: &BTreeMap<u64, Payload>, run: &Run, least: usize) -> Option<usize> {
         let disk = recovered(disk);
         let is = |state: &BTreeMap<u64, u64>| {

@@ -1,8 +1,8 @@
-//! The extent tree of a file: looked up, inserted into, cut out of.
+//! The extent tree of a file: look-up, insertion, and cuts.
 //!
-//! Invariants: an index entry names the first block of the file that its child maps. The root has at most four entries
-//! and every other node at least one. Nodes that get small are not merged; a tree gets lower when something is cut off, and when the file
-//! is freed.
+//! Invariants: an index entry names the first block of the file that its child maps. The root has at most four entries and every
+//! other node at least one. Nodes that become small are not merged; a tree becomes lower when something is cut off, and when the
+//! file is freed.
 
 use super::super::layout::extent::{
     BLOCKS_MAX, DEPTH_MAX, Entries, Extent, Index, Node, Place, ROOT_ENTRIES, UNWRITTEN_BLOCKS_MAX,
@@ -17,14 +17,14 @@ use crate::vfs::Errno;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// A node on the way to a block of a file.
+/// A node on the path to a block of a file.
 #[derive(Debug)]
 struct Level {
-    /// Null is the root.
+    /// Address of its block; null is the root.
     addr: Addr,
     node: Rc<Node>,
     place: Place,
-    /// The child on the way.
+    /// Index of the child on the path.
     child: usize,
 }
 
@@ -42,7 +42,7 @@ fn children(node: &mut Rc<Node>) -> &mut Vec<Index> {
     }
 }
 
-/// The extents of a leaf, to be looked at.
+/// The extents of a leaf.
 fn extents_of(leaf: &Node) -> &[Extent] {
     match &leaf.entries {
         Entries::Leaf(extents) => extents,
@@ -57,7 +57,7 @@ fn first_of(node: &Node) -> Option<u32> {
     }
 }
 
-/// Both as one, if they follow each other in the file and on the disk.
+/// Merges two extents if they follow each other in the file and on the disk.
 fn merged(left: &Extent, right: &Extent) -> Option<Extent> {
     let max = if left.is_unwritten { UNWRITTEN_BLOCKS_MAX } else { BLOCKS_MAX };
     let blocks = u32::from(left.blocks) + u32::from(right.blocks);
@@ -67,16 +67,16 @@ fn merged(left: &Extent, right: &Extent) -> Option<Extent> {
     (follows && blocks <= u32::from(max)).then_some(Extent { blocks: blocks as u16, ..*left })
 }
 
-/// Extents that take the place of others: what changes, at most three, and its neighbours.
+/// Extents that replace others: at most three that change, and their neighbours.
 #[derive(Debug)]
 struct Few {
     extents: [Extent; 5],
-    /// Those before are not in use.
+    /// Entries before this index are not in use.
     first: usize,
 }
 
 impl Few {
-    /// These, merged where they can be.
+    /// Returns these extents, merged where possible.
     fn merged(extents: impl DoubleEndedIterator<Item = Extent>) -> Self {
         let mut few = Self { extents: Default::default(), first: 5 };
         for extent in extents.rev() {
@@ -119,13 +119,13 @@ fn span_of(extent: &Extent) -> Span {
     }
 }
 
-/// How many extents of a leaf begin no later than a block. They are looked for from where the block would be if they were
-/// spread evenly: in a leaf of a large file most of a binary search misses the caches.
+/// The number of extents of a leaf that begin no later than a block. The search begins where the block would be if extents were
+/// spread evenly: in a leaf of a large file most steps of a binary search miss the caches.
 fn extents_up_to(extents: &[Extent], block: u64, place: &Place) -> usize {
     let is_before = |extent: &Extent| u64::from(extent.first) <= block;
     let (within, blocks) = (block.saturating_sub(place.range.start), place.range.end - place.range.start);
     let guess = (within * extents.len() as u64).checked_div(blocks).unwrap_or(0) as usize;
-    // All before `low` begin no later, and none from `high` on.
+    // All extents before `low` begin no later, and none from `high` on.
     let (mut low, mut high, mut step) = (0, extents.len(), 4);
     if guess < high && is_before(&extents[guess]) {
         low = guess + 1;
@@ -148,8 +148,8 @@ fn extents_up_to(extents: &[Extent], block: u64, place: &Place) -> usize {
 }
 
 impl State {
-    /// Goes from the root to the leaf that maps a block, or would, and tells of each index on the way: its block (null is the
-    /// root's), itself, its place, the child. Gives the same of the leaf.
+    /// Goes from the root to the leaf that maps a block, or would map it, and calls back for each index on the path with its block
+    /// (null for the root), itself, its place and the child. Returns the same of the leaf.
     fn descend(
         &self,
         ino: Ino,
@@ -169,7 +169,7 @@ impl State {
         Ok((addr, node, place))
     }
 
-    /// The nodes from the root to the leaf that maps a block, or would.
+    /// The nodes from the root to the leaf that maps a block, or would map it.
     fn way(&self, ino: Ino, block: u64) -> Step<Vec<Level>> {
         let level = |addr, node: &Rc<Node>, place: &Place, child| Level {
             addr,
@@ -188,7 +188,7 @@ impl State {
         Ok(way)
     }
 
-    /// The part of a file that a block is in.
+    /// The part of a file in which a block lies.
     pub(super) fn span(&self, ino: Ino, block: u64) -> Step<Span> {
         if block >= Geometry::FILE_BLOCKS_MAX {
             return Err(Errno::EFBIG.into());
@@ -220,7 +220,7 @@ impl State {
         Ok(match before {
             Some(span) if block < span.end => span,
             before => {
-                // Before the first child of an index nothing is mapped.
+                // Nothing is mapped before the first child of an index.
                 let outside = block < place.range.start;
                 let first = before.map_or(if outside { block } else { place.range.start }, |span| span.end);
                 let end = extents.get(at).map_or(place.range.end, |extent| extent.first.into());
@@ -230,7 +230,7 @@ impl State {
         })
     }
 
-    /// Preferred address of a file's blocks from `block` on: after those before it.
+    /// Preferred address of a file's blocks from `block` on: behind the blocks before it.
     pub(super) fn goal(&mut self, ino: Ino, block: u64) -> Step<Addr> {
         let way = self.way(ino, block)?;
         let leaf = extents_of(&way.last().expect("there is a root").node);
@@ -263,7 +263,7 @@ impl State {
         self.put_extent_node(addr, Rc::clone(node), seed)
     }
 
-    /// Writes the last node of a way, which was changed at an entry, and what follows from that above it.
+    /// Writes the last node of a path, which was changed at an entry, and the changes that follow from it in the nodes above.
     fn write_way(&mut self, ino: Ino, mut way: Vec<Level>, mut at: usize) -> Step<()> {
         let geometry = self.geometry;
         let per_block = block_entries(geometry.block_bytes);
@@ -292,7 +292,7 @@ impl State {
                 continue;
             }
             let length = level.node.len();
-            // What grows at its end stays full.
+            // A node that grows at its end stays full.
             let is_end = at + 1 >= length && length - 1 <= usize::from(level.node.max);
             let middle = if is_end { length - 1 } else { length / 2 };
             let entries = match &mut Rc::make_mut(&mut level.node).entries {
@@ -335,12 +335,12 @@ impl State {
         Ok(())
     }
 
-    /// Whether a file has a tree of more than one node.
+    /// Whether a file's tree has more than one node.
     pub(super) fn is_tall(&self, ino: Ino) -> bool {
         self.extent_root(ino).is_ok_and(|(root, _)| root.depth > 0)
     }
 
-    /// Takes levels away that the tree of a file does not need.
+    /// Removes levels that the tree of a file does not need.
     pub(super) fn flatten(&mut self, ino: Ino) -> Step<()> {
         loop {
             let (root, seed) = self.extent_root(ino)?;
@@ -357,7 +357,7 @@ impl State {
         }
     }
 
-    /// Maps blocks of a file that are a hole.
+    /// Maps blocks of a file that were a hole.
     pub(super) fn insert_extent(&mut self, ino: Ino, new: Extent) -> Step<()> {
         self.change_extents(ino, new.first.into(), |leaf| {
             let at = leaf.partition_point(|extent| extent.first < new.first);
@@ -365,7 +365,7 @@ impl State {
         })
     }
 
-    /// Makes written what is a part of one extent that is not.
+    /// Marks a part of one unwritten extent as written.
     pub(super) fn convert(&mut self, ino: Ino, first: u64, end: u64) -> Step<()> {
         self.change_extents(ino, first, |leaf| {
             let at = leaf.partition_point(|extent| u64::from(extent.first) <= first);
@@ -385,8 +385,8 @@ impl State {
         })
     }
 
-    /// Replaces extents of the leaf that maps a block, or would: `change` says which, and by what, which is not nothing. What
-    /// can be merged around them is.
+    /// Replaces extents of the leaf that maps a block, or would map it: `change` returns which, and by what, which must not be
+    /// nothing. Extents around them are merged if possible.
     fn change_extents(
         &mut self,
         ino: Ino,
@@ -401,7 +401,7 @@ impl State {
         let (range, changed) = change(extents)?;
         let changed = changed.into_iter().flatten();
         let last = range.start + changed.clone().count() - 1;
-        // With the neighbours, as these may be merged.
+        // The neighbours are included, because they may be merged.
         let (from, to) = (range.start.saturating_sub(1), extents.len().min(range.end + 1));
         let (before, behind) = (&extents[from..range.start], &extents[range.end..to]);
         let new = Few::merged(before.iter().copied().chain(changed).chain(behind.iter().copied()));
@@ -417,8 +417,8 @@ impl State {
         self.write_way(ino, way, last)
     }
 
-    /// Makes a range of a file a hole, from its end on, and stops when so many extents were cut. Gives the block up to which
-    /// it is done: `first` when all is.
+    /// Makes a range of a file a hole, from its end on, and stops after `extents_max` extents. Returns the block up to which it is
+    /// done: `first` when all is done.
     pub(super) fn cut(&mut self, ino: Ino, first: u64, end: u64, extents_max: usize) -> Step<u64> {
         let mut end = end.min(Geometry::FILE_BLOCKS_MAX);
         let mut left = extents_max;
@@ -437,7 +437,7 @@ impl State {
             let leaf = extents_mut(&mut level.node);
             let to = leaf.partition_point(|extent| u64::from(extent.first) < end);
             if let Some(last) = to.checked_sub(1).map(|last| leaf[last]).filter(|_| is_data) {
-                // Each block is revoked, so a step is a part of the blocks too.
+                // Each block is revoked, so a step is limited in blocks too.
                 first = first.max(last.end().min(end).saturating_sub(STEP_BLOCKS));
             }
             let from = leaf.partition_point(|extent| extent.end() <= first).max(to.saturating_sub(left));

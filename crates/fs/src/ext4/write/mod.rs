@@ -1,14 +1,14 @@
 //! A volume that is mounted for writing, as the vfs uses it.
 //!
-//! Operations change the [`state`] in memory: [`names`], [`map`], [`space`], [`xattr`], [`orphan`]. Pages of files get
-//! their blocks when they are written, and go there at once, unless data are journalled; everything else goes to the [`journal`] with
-//! the transaction that it was changed in ([`sync`]), and from there to its place.
+//! Operations change the [`state`] in memory: [`names`], [`map`], [`space`], [`xattr`], [`orphan`]. Pages of files get their blocks
+//! when they are written, and go there at once, unless data are journalled; everything else goes to the [`journal`] with the
+//! transaction in which it was changed ([`sync`]), and from there to its place.
 //!
-//! Invariants: an operation runs on the state without waiting, or not at all ([`state::Stop`]); the data of files for which
-//! a transaction has blocks are written before it is committed.
+//! Invariants: an operation runs on the state without waiting, or not at all ([`state::Stop`]); the data of files for which a
+//! transaction has blocks are written before it is committed.
 //!
-//! Deliberately absent: writing to files that are not mapped by extents, a journal on another disk, and eviction of metadata blocks that
-//! were read.
+//! Deliberately absent: writing to files that are not mapped by extents, a journal on another disk, and eviction of metadata blocks
+//! that were read.
 
 mod by_addr;
 mod flight;
@@ -45,67 +45,69 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Blocks that one operation changes at most; the transaction has room for them.
+/// Most blocks that one operation changes; the transaction must have room for them.
 const OPERATION_BLOCKS: usize = 100;
-/// Blocks that a block of the journal revokes, at least.
+/// Least number of blocks that one revoke block can name.
 const REVOKES_PER_BLOCK: usize = 500;
 
 /// A volume that is mounted for writing.
 #[derive(Debug)]
 pub struct Ext4 {
-    /// Reads files that are mapped in an old way.
+    /// The volume as read; reads files that are mapped in an old way.
     volume: Volume,
     port: Rc<dyn BlockPort>,
     state: RefCell<State>,
     journal: Journal,
     options: Ext4Options,
-    /// Blocks that are for no files.
+    /// Number of blocks that are not available to files.
     overhead: u64,
     recovered: AtMount,
-    /// Numbers of the writes of data that have not ended, ascending, and the next number.
+    /// Numbers of the writes of data that have not ended, ascending; the next field is the next number.
     writing: RefCell<VecDeque<u64>>,
     writes: Cell<u64>,
     is_committing: Cell<bool>,
-    /// Changes of several operations that are to be in one transaction, and whether the running one waits for their end.
+    /// Number of open handles, whose changes have to be in one transaction; the next field says whether the running transaction
+    /// waits for their end.
     handles: Cell<u32>,
     is_closing: Cell<bool>,
-    /// The last transaction that was dispatched, and the last that is durable; in legacy mode they are the same.
+    /// The last transaction that was dispatched, and the last one that is durable; in legacy mode they are the same.
     dispatched: Cell<u64>,
     committed: Cell<u64>,
-    /// Legacy mode: the last transaction whose flush before the commit block has begun; what is written later is not in it.
+    /// Legacy mode: the last transaction whose flush before the commit block has begun; data written later are not covered by that
+    /// flush.
     flushed: Cell<u64>,
-    /// Of the dispatched transactions, the last for whose durability a task waits or has waited.
+    /// The last dispatched transaction for whose durability a task waits or has waited.
     awaited: Cell<u64>,
     /// Transactions that were dispatched and are not durable, the oldest first.
     flights: RefCell<Vec<Rc<Flight>>>,
     is_flushing: Cell<bool>,
-    /// Data that were dispatched and of which not all is known to have been answered.
+    /// Data that were dispatched and are not all known to have been answered.
     data: RefCell<Vec<(Ino, Rc<Dispatched>)>>,
-    /// Set when a commit failed: what is on the disk is the transaction before.
+    /// Set when a commit failed: the disk holds the state of the transaction before.
     failed: Cell<bool>,
-    /// Notified when something may have changed for waiting tasks: a write or a commit has ended.
+    /// Notified when something that a task may wait for has changed: a write or a commit has ended.
     changes: Event,
-    /// Room for the writes of a call.
+    /// Reused memory for the writes of a call.
     tickets: Pool<(u64, Ticket)>,
 }
 
-/// Work of the mount of a volume that was not unmounted.
+/// Work of a mount of a volume that was not unmounted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AtMount {
-    /// Contents of the log.
+    /// Result of replaying the log.
     pub log: Recovered,
-    /// Inodes that were freed or truncated.
+    /// Number of inodes that were freed or truncated.
     pub orphans: u64,
 }
 
 impl Ext4 {
-    /// Mounts a volume for writing as Linux does by default; see [`Self::mount_with`].
+    /// Mounts a volume for writing with the default options of Linux; see [`Self::mount_with`].
     pub async fn mount(port: Rc<dyn BlockPort>) -> Result<Self> {
         Self::mount_with(port, Ext4Options::default()).await
     }
 
-    /// Mounts a volume for writing. Of one that was not unmounted the journal is replayed first; inodes that had lost their
-    /// names are freed. Errors: those of [`Volume::mount`]; the volume can only be read, or has to be checked.
+    /// Mounts a volume for writing. If it was not unmounted, the journal is replayed first, and inodes that had lost their names
+    /// are freed. Errors: those of [`Volume::mount`]; the volume can only be read, or has to be checked.
     pub fn mount_with(port: Rc<dyn BlockPort>, options: Ext4Options) -> Boxed<'static, Result<Self>> {
         Box::pin(Self::open(port, options))
     }
@@ -128,7 +130,7 @@ impl Ext4 {
             None => return Err(no_journal()),
         };
         if journal.start != 0 {
-            // The volume says that its log is to be left out; none of it may count later.
+            // The volume says that its log has to be left out; none of it may count later.
             (journal.start, journal.sequence) = (0, replayed.wrapping_add(journal.blocks));
             let mut block = bytes_of(&port.read(Block(log[0].0), 1).completed().await?[0]).to_vec();
             let raw = journal.encode();
@@ -181,7 +183,7 @@ impl Ext4 {
         Ok(fs)
     }
 
-    /// Says on the disk that the journal counts from now on.
+    /// Records on the disk that the journal counts from now on.
     async fn begin(&self) -> Result<()> {
         let block = {
             let mut state = self.state.borrow_mut();
@@ -203,7 +205,7 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Frees or truncates what the mount before did not come to. Gives how many inodes that were.
+    /// Frees or truncates the orphans that the mount before left. Returns their number.
     async fn free_orphans(&self) -> Result<u64> {
         let orphans = self.state.borrow().orphans.clone();
         let broken =
@@ -223,7 +225,7 @@ impl Ext4 {
         self.recovered
     }
 
-    /// Blocks from where the next transaction begins to the end of the log; the log goes on at its beginning.
+    /// Number of blocks from where the next transaction begins to the end of the log, where the log wraps around.
     pub fn log_blocks_left(&self) -> u32 {
         self.journal.blocks_left()
     }
@@ -233,7 +235,7 @@ impl Ext4 {
         self.state.borrow().metrics
     }
 
-    /// Runs an operation on the state, and again when what it needs is in memory.
+    /// Runs an operation on the state, and again each time that a block which it needs has been loaded.
     async fn run<T>(
         &self,
         mut operation: impl FnMut(&mut State) -> Step<T>,
@@ -249,7 +251,7 @@ impl Ext4 {
         }
     }
 
-    /// Runs an operation that changes something, when the transaction has room for it.
+    /// Runs an operation that changes the state, when the transaction has room for it.
     async fn change<T>(
         &self,
         mut operation: impl FnMut(&mut State) -> Step<T>,
@@ -269,22 +271,22 @@ impl Ext4 {
         result
     }
 
-    /// Whether the running transaction may have no room for another operation, and so many blocks of files.
+    /// Whether the running transaction may have no room for another operation, and for `data` blocks of files.
     fn is_full(&self, data: usize) -> bool {
         let state = self.state.borrow();
-        // What is revoked takes a word of a block.
+        // A revoked block takes a word of a revoke block.
         let revoking = state.running.revoked.len() / REVOKES_PER_BLOCK;
         let blocks = state.running.blocks.len() + state.running.data.len() + data;
         blocks + revoking + OPERATION_BLOCKS > self.journal.blocks_max()
     }
 
-    /// Blocks of files that are journalled in one transaction, whatever else it has.
+    /// Most blocks of files that are journalled in one transaction, whatever else it has.
     fn data_blocks_max(&self) -> usize {
         (self.journal.blocks_max().saturating_sub(OPERATION_BLOCKS) / 2).max(1)
     }
 
-    /// All changes until the handle is dropped are in one transaction, which has room for `data` blocks of files. The caller must not wait
-    /// for a commit meanwhile.
+    /// Opens a handle: all changes until it is dropped are in one transaction, which has room for `data` blocks of files. The
+    /// caller must not wait for a commit meanwhile.
     async fn handle(&self, data: usize) -> std::result::Result<OpenHandle<'_>, Errno> {
         loop {
             self.changes.until(|| !self.is_closing.get()).await;
@@ -299,8 +301,8 @@ impl Ext4 {
         }
     }
 
-    /// Brings a block of metadata into memory, unless it came meanwhile. In a box, since operations seldom stop and each of them would
-    /// hold what this takes.
+    /// Loads a block of metadata, unless it has come into memory meanwhile. In a box, because operations seldom stop and each of
+    /// their futures would be larger by this one.
     fn load(&self, addr: Addr) -> Boxed<'_, Result<()>> {
         Box::pin(async move {
             let geometry = self.state.borrow().geometry;
@@ -329,7 +331,7 @@ impl Ext4 {
 
     // Writes of data.
 
-    /// A write of data begins; transactions that are closed from now on wait for its end.
+    /// Begins a write of data; transactions that are closed from now on wait for its end.
     fn begin_write(&self) -> u64 {
         let number = self.writes.get();
         self.writes.set(number + 1);
@@ -361,7 +363,7 @@ fn no_journal() -> Error {
     Error::Refused("writing without a journal".into())
 }
 
-/// Errors: the volume can only be read, with what it has, or has to be checked.
+/// Errors: the volume can only be read, because of its features, or has to be checked.
 fn check_writable(volume: &Volume) -> Result<()> {
     let superblock = volume.superblock();
     let unwritable = superblock.features.unwritable();
@@ -390,7 +392,7 @@ fn check_writable(volume: &Volume) -> Result<()> {
     }
 }
 
-/// How the log is written from now on: as Linux does it on such a volume. Nothing of it is to be replayed.
+/// Sets how the log is written from now on, as Linux does on such a volume. It must have nothing to replay.
 fn set_journal_features(journal: &mut JournalSuperblock, geometry: &Geometry) {
     journal.incompat |= incompat::REVOKE;
     journal.incompat &= !incompat::ASYNC_COMMIT;
@@ -404,7 +406,7 @@ fn set_journal_features(journal: &mut JournalSuperblock, geometry: &Geometry) {
     }
 }
 
-/// The blocks of the journal in their order.
+/// The blocks of the journal in order.
 async fn journal_blocks(volume: &Volume) -> Result<Vec<Addr>> {
     let journal = volume.journal().ok_or_else(no_journal)?;
     let count = u64::from(journal.superblock.blocks);
@@ -418,7 +420,7 @@ async fn journal_blocks(volume: &Volume) -> Result<Vec<Addr>> {
     Ok(blocks)
 }
 
-/// Blocks that are for no files: copies of superblock and descriptors, bitmaps, tables, the journal.
+/// Number of blocks that are not available to files: copies of superblock and descriptors, bitmaps, tables, the journal.
 fn overhead(geometry: &Geometry, journal_blocks: u64) -> u64 {
     let of_group = 2 + u64::from(geometry.inode_table_blocks());
     let backups: u64 = geometry.groups().map(|group| u64::from(geometry.backup_blocks_of(group))).sum();

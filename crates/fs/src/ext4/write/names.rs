@@ -18,14 +18,14 @@ use crate::vfs::Errno;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// Position of an entry: block and byte.
+/// Position of an entry: block and offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     addr: Addr,
     at: usize,
 }
 
-/// A node of an index on the way to a block of entries.
+/// A node of an index on the path to a block of entries.
 #[derive(Debug)]
 struct Frame {
     addr: Addr,
@@ -47,7 +47,7 @@ impl Probe {
     }
 }
 
-/// An entry with its place in the order of a list.
+/// An entry with its cookie, which is its place in the order of a list.
 #[derive(Clone, Debug)]
 pub(super) struct Listed {
     pub(super) cookie: u64,
@@ -70,7 +70,7 @@ impl State {
         Ok(self.geometry.features.has(Feature::DIR_INDEX) && self.inode(dir)?.has(flags::INDEX))
     }
 
-    /// How the names of new indexes are hashed; `None` if there are none.
+    /// The hash function of new indexes; `None` if there are none.
     fn hash(&self) -> Option<Hash> {
         Hash::of(self.superblock.hash_version).filter(|_| self.geometry.features.has(Feature::DIR_INDEX))
     }
@@ -90,7 +90,7 @@ impl State {
         Ok(addr)
     }
 
-    /// The same for a block of entries, whose checksum is right.
+    /// Address of a block of entries, whose checksum is right and which is in memory afterwards.
     fn dir_leaf(&mut self, dir: Ino, index: u64) -> Step<Addr> {
         let addr = self.dir_block(dir, index)?;
         if !self.buffers[&addr].is_checked {
@@ -122,7 +122,7 @@ impl State {
         Ok(value)
     }
 
-    /// A new block at the end of a directory: its index there, and where it is.
+    /// Appends a block to a directory; returns its index there, and its address.
     fn append_block(&mut self, dir: Ino) -> Step<(u64, Addr)> {
         let index = self.node(dir)?.inode.size / BLOCK;
         let goal = if index == 0 { self.goal_of(dir) } else { self.goal(dir, index)? };
@@ -158,7 +158,7 @@ impl State {
         Ok((addr, root))
     }
 
-    /// The way to the first block that may have names of a hash.
+    /// The path to the first block that may have names with a hash.
     fn probe(&mut self, dir: Ino, hash_of: impl FnOnce(&Self, &Root) -> u32) -> Step<Probe> {
         let (addr, root) = self.root(dir)?;
         let hash = hash_of(self, &root);
@@ -179,7 +179,7 @@ impl State {
         Ok(Frame { addr, at: at(&entries), entries })
     }
 
-    /// Goes on to the next block of entries; gives the hash with which it begins, or `None` at the end.
+    /// Moves to the next block of entries; returns the hash with which it begins, or `None` at the end.
     fn step(&mut self, dir: Ino, probe: &mut Probe) -> Step<Option<u32>> {
         let Some(level) = probe.frames.iter().rposition(|frame| frame.at + 1 < frame.entries.len()) else {
             return Ok(None);
@@ -210,7 +210,7 @@ impl State {
         Ok(())
     }
 
-    /// Makes an index for a directory of one block: its entries move into a second one.
+    /// Makes an index for a directory of one block, whose entries move into a second block.
     fn make_index(&mut self, dir: Ino, hash: Hash) -> Step<()> {
         let first = self.dir_leaf(dir, 0)?;
         let entries: Vec<Entry> =
@@ -229,7 +229,7 @@ impl State {
         Ok(())
     }
 
-    /// Makes these the entries of a block.
+    /// Replaces the entries of a block.
     fn fill_leaf(&mut self, dir: Ino, addr: Addr, entries: &[Entry]) -> Step<()> {
         let geometry = self.geometry;
         let block = dirent::empty_block(&geometry);
@@ -247,7 +247,7 @@ impl State {
         })
     }
 
-    /// Splits the block of entries at the end of a path, whose last node has room for one more.
+    /// Splits the block of entries at the end of a path, whose last node has room for one more entry.
     fn split_leaf(&mut self, dir: Ino, probe: &mut Probe) -> Step<()> {
         let addr = self.dir_leaf(dir, probe.leaf())?;
         let mut entries: Vec<(u32, Entry)> = Vec::new();
@@ -283,11 +283,11 @@ impl State {
         self.write_frame(dir, probe, last)
     }
 
-    /// Makes room for an entry in the last node of a way.
+    /// Makes room for an entry in the last node of a path.
     fn split_index(&mut self, dir: Ino, probe: &mut Probe) -> Step<()> {
         let (root_limit, node_limit) = (htree::root_limit(&self.geometry), htree::node_limit(&self.geometry));
         let limit = |level: usize| if level == 0 { root_limit } else { node_limit };
-        // The highest of the full nodes that follow each other up to the last one: its parent has room.
+        // The highest of the consecutive full nodes that end with the last one: its parent has room.
         let full = (0..probe.frames.len())
             .rev()
             .take_while(|&level| probe.frames[level].entries.len() >= limit(level));
@@ -318,7 +318,7 @@ impl State {
 
     // Entries.
 
-    /// The entry of a name.
+    /// Finds the entry of a name.
     pub(super) fn find(&mut self, dir: Ino, name: &[u8]) -> Step<Option<(Place, Entry)>> {
         let blocks = self.dir_blocks(dir)?;
         if !self.is_indexed(dir)? {
@@ -340,7 +340,7 @@ impl State {
             hash = state.hash_of(root.hash, name);
             hash
         })?;
-        // Blocks of an index name each other at most once.
+        // Blocks of an index name each other at most once, which bounds the loop.
         for _ in 0..blocks {
             let addr = self.dir_leaf(dir, probe.leaf())?;
             if let Some(found) = self.find_in(addr, name)? {
@@ -353,7 +353,7 @@ impl State {
         Ok(None)
     }
 
-    /// An entry that names an inode which may have names.
+    /// Checks that an entry names an inode which may have names.
     fn checked(&self, found: (Place, Entry)) -> Step<Option<(Place, Entry)>> {
         let ino = found.1.ino;
         if ino != Ino::ROOT && ino.0 < self.geometry.first_ino || ino.0 > self.geometry.inodes_count {
@@ -392,7 +392,7 @@ impl State {
                 }
             }
         }
-        // A leaf is split, after each of the nodes above it.
+        // A leaf is split, after each node above it that is full.
         for _ in 0..8 {
             let mut probe = self.probe(dir, |state, root| state.hash_of(root.hash, &entry.name))?;
             let addr = self.dir_leaf(dir, probe.leaf())?;
@@ -409,7 +409,7 @@ impl State {
         Err(Errno::ENOSPC.into())
     }
 
-    /// Lets an entry that was found name another inode.
+    /// Makes an entry that was found name another inode.
     pub(super) fn redirect(
         &mut self,
         dir: Ino,
@@ -435,14 +435,14 @@ impl State {
         })
     }
 
-    /// Takes an entry out that was found.
+    /// Removes an entry that was found.
     pub(super) fn remove(&mut self, dir: Ino, place: Place) -> Step<()> {
         let geometry = self.geometry;
         self.change_leaf(dir, place.addr, |room| dirent::remove(room, place.at, &geometry))
     }
 
-    /// Entries behind a cookie, `.` and `..` left out, at least so many if there are. Where the volume has indexes they come
-    /// in the order of hashes, which splits do not change.
+    /// Lists entries behind a cookie, without `.` and `..`, at least `most` if there are so many. If the volume has indexes, they
+    /// come in the order of hashes, which splits do not change.
     pub(super) fn list(&mut self, dir: Ino, after: u64, most: usize) -> Step<Vec<Listed>> {
         let blocks = self.dir_blocks(dir)?;
         let mut list = Vec::new();
@@ -506,12 +506,12 @@ impl State {
         Ok(())
     }
 
-    /// Whether a directory has no names.
+    /// Whether a directory has no entries.
     pub(super) fn is_empty(&mut self, dir: Ino) -> Step<bool> {
         Ok(self.list(dir, 0, 1)?.is_empty())
     }
 
-    // Links of symbols.
+    // Targets of symbolic links.
 
     /// The target of a symbolic link.
     pub(super) fn link_target(&mut self, ino: Ino) -> Step<Box<[u8]>> {
@@ -530,7 +530,7 @@ impl State {
         Ok(self.block(addr)?[..size].into())
     }
 
-    /// The target of a new link.
+    /// Sets the target of a new symbolic link.
     pub(super) fn set_link_target(&mut self, ino: Ino, target: &[u8]) -> Step<()> {
         let size = target.len() as u64;
         let node = self.node_mut(ino)?;
@@ -550,7 +550,7 @@ impl State {
     }
 }
 
-/// The byte where the record of a name begins. The room was checked.
+/// Offset of the record of a name. The room must have been checked.
 fn find(room: &[u8], name: &[u8]) -> Option<usize> {
     let mut at = 0;
     while at + 8 <= room.len() {
@@ -565,7 +565,7 @@ fn find(room: &[u8], name: &[u8]) -> Option<usize> {
     None
 }
 
-/// Whether a record has room for an entry of so many bytes. The room was checked.
+/// Whether a record has room for an entry of `needed` bytes. The room must have been checked.
 fn has_room(room: &[u8], needed: usize) -> bool {
     let mut at = 0;
     while at + 8 <= room.len() {

@@ -1,24 +1,24 @@
-//! How a volume is mounted for writing, and what is counted.
+//! Mount options of a volume that is written, and its counters.
 
 use crate::order::CommitMode;
 use flashweir_core::{Duration, metrics};
 use serde::{Deserialize, Serialize};
 
-/// Promise of the journal for the data of files.
+/// What the journal promises for the data of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Journaling {
     /// Data are on the disk before the transaction that makes them part of a file.
     #[default]
     Ordered,
-    /// Nothing: after a power cut a file may have blocks with what was there before.
+    /// Nothing: after a power cut a file may have blocks with older contents of the disk.
     Writeback,
-    /// Data go through the journal as metadata do: what was written together is there together, or not at all.
+    /// Data go through the journal as metadata do: data that were written together are there together, or not at all.
     Journal,
 }
 
 impl Journaling {
-    /// A word for it.
+    /// Name of the mode.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ordered => "ordered",
@@ -32,16 +32,16 @@ impl Journaling {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Ext4Options {
-    /// Promise of the journal for data.
+    /// What the journal promises for data.
     pub journaling: Journaling,
-    /// How transactions are kept in their order.
+    /// How transactions are kept in order.
     pub commit_mode: CommitMode,
-    /// Dual mode: whether a transaction is dispatched while others that have blocks of it are under way, each with a version of its own
-    /// (as CJFS), or waits for them and takes more changes meanwhile (as BarrierFS).
+    /// Dual mode: whether a transaction is dispatched while others that share blocks with it are under way, each with a version of
+    /// its own (as in CJFS), or waits for them and takes more changes meanwhile (as in BarrierFS).
     pub multi_version: bool,
-    /// Blocks of the log in use from which on it is written to its places; 0 is when it is full.
+    /// Number of blocks of the log in use from which on they are written to their places; 0 waits until the log is full.
     pub checkpoint_blocks: u32,
-    /// Whether the disk is asked to make things durable, in their order. Without it a power cut may destroy the volume.
+    /// Whether the disk is asked to make writes durable, and to do so in order. Without it a power cut may destroy the volume.
     pub barrier: bool,
     /// Whether blocks are discarded when the transaction that freed them is durable.
     pub discard: bool,
@@ -59,26 +59,27 @@ pub enum PlantedBug {
     NoBarriers,
     /// A commit does not wait for data.
     UnorderedData,
-    /// The commit block is written before the blocks that it is for are durable.
+    /// The commit block is written before the other blocks of its transaction are durable.
     NoFlushBeforeCommit,
     /// The commit block is not made durable.
     LazyCommit,
     /// Freed blocks are not revoked.
     NoRevoke,
-    /// The list on the disk does not have the inodes without names.
+    /// The list on the disk lacks the inodes without names.
     ForgottenOrphans,
     /// Freed blocks are discarded before their transaction is durable.
     EarlyDiscard,
-    /// Recovery goes on behind the end of the log, where an earlier use of the journal left transactions.
+    /// Recovery continues behind the end of the log, where an earlier use of the journal left transactions.
     TrustedOldCommits,
-    /// Data that are journalled: a write is in two transactions.
+    /// With journalled data: one write is split into two transactions.
     SplitWrites,
-    /// Dual mode: a checkpoint writes to their places the contents of transactions that were dispatched and are not durable.
+    /// Dual mode: a checkpoint writes contents to their places although their transactions were only dispatched and are not
+    /// durable.
     ForgottenConflicts,
 }
 
 impl PlantedBug {
-    /// All of them, with their names.
+    /// All planted bugs, with their names.
     pub const ALL: [(Self, &'static str); 10] = [
         (Self::NoBarriers, "no-barriers"),
         (Self::UnorderedData, "unordered-data"),
@@ -92,7 +93,7 @@ impl PlantedBug {
         (Self::ForgottenConflicts, "forgotten-conflicts"),
     ];
 
-    /// Whether it can show where data and commits are treated so.
+    /// Whether the bug can have an effect in these modes.
     pub fn is_of(self, journaling: Journaling, commit_mode: CommitMode) -> bool {
         match self {
             Self::ForgottenConflicts => commit_mode == CommitMode::DualMode,
@@ -122,17 +123,17 @@ impl Default for Ext4Options {
 metrics! {
     /// Counters of an ext4 volume since the mount. Blocks and pages are of 4 KiB.
     pub struct Ext4Metrics {
-        /// Pages of files that were written for those above.
+        /// Pages of files that the layer above wrote.
         written_pages,
         /// Number of these pages that were allocated when they were written.
         allocated_pages,
         /// Transactions that were committed.
         commits,
-        /// Blocks in them, of data too where those are journalled.
+        /// Blocks in committed transactions, including data where data are journalled.
         journalled_blocks,
-        /// Blocks of a transaction that an earlier one had, which was still under way, and was waited for.
+        /// Blocks for which a transaction waited because an earlier one with the same block was under way.
         conflicts,
-        /// Blocks that they revoked.
+        /// Blocks revoked by committed transactions.
         revoked_blocks,
         /// Calls of fbarrier and fdatabarrier.
         barriers,

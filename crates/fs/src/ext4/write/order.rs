@@ -30,19 +30,19 @@ use std::rc::Rc;
 type Result<T> = std::result::Result<T, Errno>;
 
 impl Ext4 {
-    /// Whether order takes the place of waiting.
+    /// Whether order is used instead of waiting.
     pub(super) fn is_dual(&self) -> bool {
         self.options.commit_mode == CommitMode::DualMode
     }
 
-    /// How data are ordered.
+    /// The order of data.
     pub(super) fn data_order(&self, order: Order) -> crate::port::InOrder {
         let is_loose = self.options.planted == Some(PlantedBug::UnorderedData);
         (self.is_dual() && !is_loose).then_some((STREAM, order))
     }
 
-    /// fbarrier and fdatabarrier, and the first half of fsync and fdatasync: dispatches the pages, and for all of a file the
-    /// transaction that has it. Gives what ends when the pages have been answered.
+    /// fbarrier and fdatabarrier, and the first half of fsync and fdatasync: dispatches the pages and, unless only data are
+    /// ordered, the transaction that has the file. Returns what ends when the pages have been answered.
     pub(super) async fn order_file(
         &self,
         ino: Ino,
@@ -71,13 +71,13 @@ impl Ext4 {
         let is_new = wanted > self.dispatched.get();
         self.dispatch_until(wanted).await?;
         if !is_new || written > wanted {
-            // No commit block is behind the data.
+            // No commit block follows the data.
             self.port.barrier(STREAM).dispatched().await;
         }
         Ok(data)
     }
 
-    /// Dispatches pages; for data alone the last one is a barrier, and without pages there is one of no length.
+    /// Dispatches pages. If only data are ordered, the last page is a barrier, and without pages there is a barrier of no length.
     async fn dispatch_pages(&self, ino: Ino, pages: &[DirtyPage], kind: Barrier) -> Result<Vec<Ticket>> {
         let (mut at, mut tickets) = (0, Vec::new());
         while at < pages.len() {
@@ -88,7 +88,7 @@ impl Ext4 {
             let order = self.data_order(if is_last { Order::Barrier } else { Order::Within });
             let payloads: Contents = rest[..count as usize].iter().map(|page| page.payload.clone()).collect();
             tickets.push(self.port.write(Write { order, ..Write::new(Block(addr.0), payloads) }));
-            // A commit need not wait for them.
+            // A commit need not wait for these pages.
             self.end_write(number);
             let mut state = self.state.borrow_mut();
             state.metrics.written_pages += u64::from(count);
@@ -103,7 +103,7 @@ impl Ext4 {
         Ok(tickets)
     }
 
-    /// Makes what was dispatched durable, up to a transaction at least: one flush for all that were dispatched until it began.
+    /// Makes the dispatched transactions durable, at least up to one: with one flush for all that were dispatched until it began.
     pub(super) async fn flush_until(&self, wanted: u64) -> Result<()> {
         self.advance(&self.is_flushing, &self.committed, wanted, async || self.flush_flights().await).await
     }
@@ -124,8 +124,8 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Hands a transaction over. What a checkpoint writes to its places may be in transactions that are not durable: then they
-    /// are made so first.
+    /// Dispatches a transaction. Contents that a checkpoint writes to their places may belong to transactions that are not durable;
+    /// these are made durable first.
     pub(super) async fn dispatch_transaction(&self, tid: u64, transaction: Closed) -> Result<()> {
         let forgets = self.options.planted == Some(PlantedBug::ForgottenConflicts);
         if self.journal.is_short_of(&transaction) && !forgets {
@@ -137,8 +137,8 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Waits until no transaction that is under way has a block of the running one: until it is durable if a task waits for that, otherwise
-    /// for the answers (barriers §6.9, conflict pages).
+    /// Waits until no transaction under way shares a block with the running one: until it is durable if a task waits for that,
+    /// otherwise for its answers (barriers §6.9, conflict pages).
     pub(super) async fn settle_conflicts(&self) -> Result<()> {
         if self.options.multi_version {
             return Ok(());
@@ -160,7 +160,7 @@ impl Ext4 {
         Ok(())
     }
 
-    /// The newest transaction under way that has blocks of the running one, and how many.
+    /// The newest transaction under way that shares blocks with the running one, and the number of these blocks.
     fn conflict(&self) -> Option<(Rc<Flight>, u64)> {
         let (state, awaited) = (self.state.borrow(), self.awaited.get());
         let flights = self.flights.borrow();
@@ -172,7 +172,7 @@ impl Ext4 {
         )
     }
 
-    /// Makes data of a file durable that were dispatched behind the transactions up to one, which is durable.
+    /// Makes data of a file durable that were dispatched after the transactions up to one, which is durable.
     pub(super) async fn flush_data(&self, ino: Ino) -> Result<()> {
         let under_way: Vec<_> = {
             let data = self.data.borrow();

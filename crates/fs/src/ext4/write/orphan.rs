@@ -9,11 +9,11 @@ use crate::format::Kind;
 use crate::port::BLOCK_BYTES;
 use crate::vfs::Errno;
 
-/// Extents that one step frees.
+/// Number of extents that one step frees.
 const STEP_EXTENTS: usize = 32;
-/// Blocks of a directory, or of a file whose blocks are journalled, that one step frees.
+/// Number of blocks of a directory, or of a file whose blocks are journalled, that one step frees.
 pub(super) const STEP_BLOCKS: u64 = 1024;
-/// Sizes from here on need a feature.
+/// Sizes from here on need a feature flag.
 const LARGE_FILE_BYTES: u64 = 1 << 31;
 
 impl State {
@@ -38,10 +38,10 @@ impl State {
         Ok(true)
     }
 
-    /// Frees a part of the contents of an inode. Says whether it was the last one.
+    /// Frees a part of the contents of an inode. Returns whether it was the last part.
     fn empty_some(&mut self, ino: Ino) -> Step<bool> {
         if self.kind(ino)? == Kind::Directory {
-            // Each of its blocks is revoked, so a step is a part of its blocks too.
+            // Each of its blocks is revoked, so a step is limited in blocks too.
             let end = self.inode(ino)?.size.div_ceil(BLOCK_BYTES as u64);
             let done = self.cut(ino, end.saturating_sub(STEP_BLOCKS), end, STEP_EXTENTS)?;
             let node = self.node_mut(ino)?;
@@ -54,7 +54,7 @@ impl State {
         Ok(self.cut(ino, 0, u64::MAX, STEP_EXTENTS)? == 0)
     }
 
-    /// Frees a part of what is behind the end of a file. Says whether it was the last one.
+    /// Frees a part of the blocks behind the end of a file. Returns whether it was the last part.
     pub(super) fn truncate_some(&mut self, ino: Ino) -> Step<bool> {
         let first = self.node(ino)?.size.div_ceil(BLOCK_BYTES as u64);
         let is_done = self.cut(ino, first, u64::MAX, STEP_EXTENTS)? <= first;
@@ -63,12 +63,12 @@ impl State {
             false => self.add_orphan(ino)?,
         }
         self.end_claim(ino, first, u64::MAX);
-        // Without room for more the claim is as good as it was.
+        // If there is no room for more, the claim stays as it was.
         let _ = self.renew_claim(ino);
         Ok(is_done)
     }
 
-    /// Changes the length of a file. Says whether what is behind its end has to be freed on.
+    /// Changes the length of a file. Returns whether blocks behind its end are left to be freed.
     pub(super) fn resize(&mut self, ino: Ino, size: u64) -> Step<bool> {
         if self.kind(ino)? != Kind::Regular {
             return Err(Errno::EINVAL.into());
@@ -81,7 +81,7 @@ impl State {
         Ok(!is_shorter || self.truncate_some(ino)?)
     }
 
-    /// A feature says that there are large files.
+    /// Sets the feature flag for large files if an inode needs it.
     pub(super) fn note_size(&mut self, ino: Ino) -> Step<()> {
         if self.inode(ino)?.size >= LARGE_FILE_BYTES && !self.superblock.features.has(Feature::LARGE_FILE) {
             self.superblock.features.set(Feature::LARGE_FILE, true);
@@ -90,7 +90,7 @@ impl State {
         Ok(())
     }
 
-    /// Makes a range of pages a hole, as far as one step goes; gives the page up to which it is done, from the end.
+    /// Makes a range of pages a hole, as far as one step goes; returns the page up to which it is done, from the end.
     pub(super) fn punch_some(&mut self, ino: Ino, first: u64, end: u64) -> Step<u64> {
         let done = self.cut(ino, first, end, STEP_EXTENTS)?;
         self.renew_claim(ino)?;

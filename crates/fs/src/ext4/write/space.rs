@@ -19,7 +19,7 @@ use std::cmp::Reverse;
 
 const WORD_BITS: u32 = 64;
 
-/// The first bit from `from` on that is `is_set`, or `end`.
+/// The first bit from `from` on whose value is `is_set`, or `end`.
 fn next_bit(words: &[u64], from: u32, end: u32, is_set: bool) -> u32 {
     let mut at = from;
     while at < end {
@@ -33,7 +33,7 @@ fn next_bit(words: &[u64], from: u32, end: u32, is_set: bool) -> u32 {
     end
 }
 
-/// The first free run of `want` bits, or the longest: its start and its length.
+/// The first free run of `want` bits, or the longest one: its start and its length.
 fn find_run(words: &[u64], end: u32, want: u32) -> (u32, u32) {
     let (mut best, mut at) = ((0, 0), 0);
     loop {
@@ -52,7 +52,7 @@ fn find_run(words: &[u64], end: u32, want: u32) -> (u32, u32) {
 }
 
 impl State {
-    /// Brings the bitmap of a group's blocks into memory.
+    /// Makes sure that the bitmap of a group's blocks is in memory.
     fn need_bitmap(&mut self, group: Group) -> Step<()> {
         if self.group(group).taken.is_some() {
             return Ok(());
@@ -80,7 +80,7 @@ impl State {
         Ok(())
     }
 
-    /// Blocks that can be taken without a claim.
+    /// Number of blocks that can be taken without a claim.
     pub(super) fn free_blocks(&self) -> u64 {
         let counts = &self.counts;
         counts.free_blocks.saturating_sub(counts.waiting + counts.claimed)
@@ -122,7 +122,7 @@ impl State {
             if best.is_none_or(|(_, _, found)| found < count) && count > 0 {
                 best = Some((group, first, count));
             }
-            // Near and shorter is better than far away.
+            // A shorter run nearby is better than a longer one far away.
             if best.is_some_and(|(_, _, found)| found >= want.min(WORD_BITS)) {
                 break;
             }
@@ -145,7 +145,7 @@ impl State {
         Ok((Addr(self.geometry.group_start(group).0 + u64::from(first)), count))
     }
 
-    /// Gives blocks back; they can be taken again when that is committed.
+    /// Frees blocks; they can be allocated again when that is committed.
     pub(super) fn free(&mut self, addr: Addr, count: u32) -> Step<()> {
         if !self.geometry.is_data(addr, count.into()) {
             return Err(Errno::EUCLEAN.into());
@@ -172,7 +172,7 @@ impl State {
         Ok(())
     }
 
-    /// A transaction was committed: what it freed can be taken.
+    /// A transaction was committed: the blocks that it freed can be allocated.
     pub(super) fn release_freed(&mut self, freed: &[(Addr, u32)]) {
         for &(addr, count) in freed {
             let (group, first) = self.geometry.place_of(addr).expect("it was freed");
@@ -181,7 +181,7 @@ impl State {
         }
     }
 
-    /// A new block of metadata of an inode, all zeros.
+    /// Allocates a block of metadata of an inode, filled with zeros.
     pub(super) fn new_block(&mut self, ino: Ino, goal: Addr) -> Step<Addr> {
         let (addr, _) = self.allocate(goal, 1)?;
         self.put_block(addr, Box::new([0; BLOCK_BYTES]));
@@ -189,7 +189,7 @@ impl State {
         Ok(addr)
     }
 
-    /// Gives a block of metadata of an inode back.
+    /// Frees a block of metadata of an inode.
     pub(super) fn free_block(&mut self, ino: Ino, addr: Addr) -> Step<()> {
         self.free(addr, 1)?;
         self.forget_block(addr);
@@ -204,8 +204,8 @@ impl State {
 
     // Claims.
 
-    /// Blocks of the extent tree that so many new pages of a file may need, wherever they are. Each leaf that is full now
-    /// may be split once; those that come from a split are half full, and each half takes that many more.
+    /// Number of blocks of the extent tree that `pages` new pages of a file may need, wherever they are. Each leaf that is full now
+    /// may be split once; leaves that result from a split are half full, and each half takes that many more.
     fn tree_claim(&self, ino: Ino, pages: u64) -> Step<u64> {
         let inode = self.inode(ino)?;
         let depth = self.extent_root(ino)?.0.depth;
@@ -221,7 +221,7 @@ impl State {
         Ok(splits + splits / half + 6)
     }
 
-    /// Sets room aside for pages of a file that are in holes, and for making others written.
+    /// Claims room for pages of a file that are in holes, and for marking others as written.
     pub(super) fn claim(&mut self, ino: Ino, pages: &[u64], unwritten: &[u64]) -> Step<()> {
         if pages.is_empty() && unwritten.is_empty() {
             return Ok(());
@@ -242,7 +242,7 @@ impl State {
         Ok(())
     }
 
-    /// The tree of a file changed otherwise: the blocks that its pages may need are counted again. The last step of an operation.
+    /// The tree of a file was changed otherwise: counts again the blocks that its pages may need. The last step of an operation.
     pub(super) fn renew_claim(&mut self, ino: Ino) -> Step<()> {
         let Some((entries, tree)) = self.claims.get(&ino).map(|claim| (claim.entries(), claim.tree)) else {
             return Ok(());
@@ -258,7 +258,7 @@ impl State {
         Ok(())
     }
 
-    /// Pages of a file have got their blocks, or need none. The last step of an operation.
+    /// Pages of a file have their blocks, or need none any more. The last step of an operation.
     pub(super) fn end_claim(&mut self, ino: Ino, first: u64, end: u64) {
         let Some(claim) = self.claims.get_mut(&ino) else { return };
         let mut ended = 0;
@@ -278,12 +278,12 @@ impl State {
         }
     }
 
-    /// Whether all pages of a range have room set aside.
+    /// Whether all pages of a range have claimed room.
     pub(super) fn is_claimed(&self, ino: Ino, first: u64, end: u64) -> bool {
         self.claims.get(&ino).is_some_and(|claim| claim.pages.range(first..end).count() as u64 == end - first)
     }
 
-    /// Whether making a page written has room set aside.
+    /// Whether marking a page as written has claimed room.
     pub(super) fn is_conversion_claimed(&self, ino: Ino, page: u64) -> bool {
         self.claims.get(&ino).is_some_and(|claim| claim.unwritten.contains(&page))
     }
@@ -321,7 +321,7 @@ impl State {
         candidates.max_by_key(|&group| (self.group(group).desc.free_blocks, Reverse(group))).unwrap_or(home)
     }
 
-    /// A new inode without a name.
+    /// Creates an inode without a name.
     pub(super) fn new_inode(&mut self, parent: Ino, mode: u16) -> Step<Ino> {
         let geometry = self.geometry;
         let is_directory = crate::format::Kind::of_mode(mode) == Some(crate::format::Kind::Directory);
@@ -355,7 +355,7 @@ impl State {
         };
         let per_block = geometry.block_bytes / u32::from(geometry.inode_bytes);
         if index / per_block * per_block >= never_used && !self.buffers.contains_key(&addr) {
-            // Nothing in this block was ever used.
+            // No inode in this block was ever used.
             self.put_block(addr, Box::new([0; BLOCK_BYTES]));
         }
         let generation = match index < never_used {
@@ -373,7 +373,7 @@ impl State {
         if geometry.features.has(Feature::METADATA_CSUM) || geometry.features.has(Feature::GDT_CSUM) {
             self.need_bitmap(group)?;
             if self.group(group).desc.has(flags::BLOCK_UNINIT, &geometry) {
-                // A group with inodes has both bitmaps.
+                // In a group with inodes both bitmaps are initialised.
                 let blocks = self.group(group).desc.block_bitmap;
                 self.block_mut(blocks)?;
                 self.desc_mut(group).flags &= !flags::BLOCK_UNINIT;
@@ -393,7 +393,7 @@ impl State {
         Ok(ino)
     }
 
-    /// Frees the number of an inode that has nothing any more.
+    /// Frees the number of an inode that has nothing left.
     pub(super) fn free_inode(&mut self, ino: Ino) -> Step<()> {
         let geometry = self.geometry;
         let is_directory = self.kind(ino)? == crate::format::Kind::Directory;
@@ -409,7 +409,7 @@ impl State {
         desc.directories = desc.directories.saturating_sub(u32::from(is_directory));
         self.counts.free_inodes += 1;
         self.remove_orphan(ino)?;
-        // A smaller number would be that of the next orphan.
+        // A smaller number would be taken for that of the next orphan.
         let seconds = self.clock.seconds.max(i64::from(geometry.inodes_count) + 1) as u32;
         let node = self.node_mut(ino)?;
         node.is_gone = true;

@@ -8,7 +8,7 @@
 use super::super::layout::{Addr, Ino};
 use std::cell::Cell;
 
-/// Places in the table: small enough to stay in a processor's cache.
+/// Number of places in the table: few enough to stay in a processor's cache.
 const PLACES: usize = 2048;
 /// Blocks of a file whose parts share a place.
 const BLOCKS: u64 = 256;
@@ -18,13 +18,13 @@ const BLOCKS: u64 = 256;
 pub(super) struct Span {
     pub(super) first: u64,
     pub(super) end: u64,
-    /// Address of its first block; `None` is a hole.
+    /// Address of its first block; `None` for a hole.
     pub(super) addr: Option<Addr>,
     pub(super) is_unwritten: bool,
 }
 
 impl Span {
-    /// The block that holds a block of the file, if it was written.
+    /// Address of a block of the file, if it was written.
     pub(super) fn written(&self, block: u64) -> Option<Addr> {
         let addr = self.addr.filter(|_| !self.is_unwritten)?;
         Some(Addr(addr.0 + (block - self.first)))
@@ -34,7 +34,7 @@ impl Span {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     ino: Ino,
-    /// Changes of trees before it was looked up.
+    /// Number of changes of trees before the look-up.
     changes: u64,
     span: Span,
 }
@@ -44,7 +44,7 @@ struct Entry {
 #[repr(align(64))]
 struct Place(Cell<Option<Entry>>);
 
-/// The table; each part is kept at the place of the block that was looked for.
+/// The table; each part is kept at the place of the block that was looked up.
 #[derive(Debug)]
 pub(super) struct Spans {
     places: Box<[Place]>,
@@ -62,7 +62,7 @@ impl Spans {
         &self.places[(u64::from(ino.0) + block / BLOCKS) as usize % PLACES]
     }
 
-    /// A block will be looked for soon.
+    /// Begins to fetch the place of a block that will be looked up soon.
     #[inline]
     pub(super) fn prefetch(&self, ino: Ino, block: u64) {
         flashweir_core::prefetch(self.place(ino, block));
@@ -79,7 +79,7 @@ impl Spans {
         self.place(ino, block).0.set(Some(Entry { ino, changes: self.changes, span }));
     }
 
-    /// A tree has changed.
+    /// A tree has changed: no earlier part is found any more.
     pub(super) fn forget(&mut self) {
         self.changes += 1;
     }
@@ -97,7 +97,7 @@ mod tests {
         let span = Span { first: 10, end: 300, addr: Some(Addr(7)), is_unwritten: false };
         spans.insert(Ino(1), 20, span);
         assert_eq!([10, 20, 255].map(|block| spans.get(Ino(1), block)), [Some(span); 3]);
-        // Outside of the part, at another place, of another file: also one that shares the place.
+        // Outside of the part, at another place, of another file, and of one that shares the place.
         assert_eq!([9, 256, 299].map(|block| spans.get(Ino(1), block)), [None; 3]);
         assert_eq!([2, 1 + PLACES as u32].map(|ino| spans.get(Ino(ino), 20)), [None; 2]);
         spans.forget();

@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Why an operation cannot go on.
+/// Why an operation stopped.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// It needs a block of metadata.
@@ -57,13 +57,13 @@ pub(super) type Step<T> = Result<T, Stop>;
 #[derive(Debug)]
 pub(super) struct Buffer {
     pub(super) bytes: Box<BlockBytes>,
-    /// The operation that changed it last.
+    /// Number of the operation that changed it last.
     op: u64,
-    /// Its checksum was looked at, or it was made here.
+    /// Whether its checksum was checked, or it was made here.
     pub(super) is_checked: bool,
     /// Its content decoded as a node of an extent tree, with the seed of its checksum; empty after a change until it is needed.
     node: OnceCell<(u32, Rc<extent::Node>)>,
-    /// The node was changed; the bytes follow when the transaction is closed.
+    /// Whether the node was changed and the bytes follow when the transaction is closed.
     is_behind: bool,
 }
 
@@ -72,7 +72,7 @@ impl Buffer {
         Self { bytes, op, is_checked, node: OnceCell::new(), is_behind: false }
     }
 
-    /// The extents of a leaf that was looked at.
+    /// The extents of a leaf that was decoded.
     fn extents_mut(&mut self) -> Option<&mut Vec<Extent>> {
         match &mut Rc::make_mut(&mut self.node.get_mut()?.1).entries {
             extent::Entries::Leaf(extents) => Some(extents),
@@ -81,19 +81,19 @@ impl Buffer {
     }
 }
 
-/// An inode. Its own size is what the disk knows: behind it there are only pages that were not written yet.
+/// An inode. Its own size is the one that the disk knows: behind it there are only pages that were not written yet.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) inode: Inode,
     /// The root of its extent tree, and the seed of the checksums of the other nodes; empty after a change until it is needed.
     root: OnceCell<(Rc<extent::Node>, u32)>,
-    /// Bytes, with what is only in memory.
+    /// Size in bytes, including what is only in memory.
     pub(super) size: u64,
     /// End of the last page that was written back: the size on the disk may reach up to there.
     pub(super) written_end: u64,
-    /// It was freed; kept until its bytes are in the block of the table.
+    /// Whether it was freed; it is kept until its bytes are in the block of the table.
     pub(super) is_gone: bool,
-    /// The last transaction with a change of it, and with one that is needed to find its data.
+    /// The last transaction with a change of it; the next field is the last one with a change that is needed to find its data.
     pub(super) tid: u64,
     pub(super) data_tid: u64,
     /// The transaction that was running when data of it were dispatched last.
@@ -108,23 +108,23 @@ pub(super) struct GroupState {
     op: u64,
     /// A bit for each block that cannot be allocated now, where the bitmap is in memory.
     pub(super) taken: Option<Vec<u64>>,
-    /// No more free blocks in a row than this.
+    /// Upper bound of the free blocks in a row.
     pub(super) longest: u32,
 }
 
-/// Blocks that are set aside for pages of a file that will be written.
+/// Blocks that are claimed for pages of a file that will be written.
 #[derive(Debug, Default)]
 pub(super) struct Claim {
-    /// Those that are in holes.
+    /// Pages that are in holes.
     pub(super) pages: BTreeSet<u64>,
-    /// Those that have blocks which were never written.
+    /// Pages with blocks that were never written.
     pub(super) unwritten: BTreeSet<u64>,
-    /// Blocks of the extent tree that writing them may need.
+    /// Number of blocks of the extent tree that writing them may need.
     pub(super) tree: u64,
 }
 
 impl Claim {
-    /// How many extents writing them adds at most.
+    /// Most extents that writing them adds.
     pub(super) fn entries(&self) -> u64 {
         self.pages.len() as u64 + 2 * self.unwritten.len() as u64
     }
@@ -139,7 +139,7 @@ pub(super) struct Transaction {
     pub(super) groups: BTreeSet<Group>,
     pub(super) has_superblock: bool,
     pub(super) revoked: BTreeSet<Addr>,
-    /// Blocks of files, where those are journalled.
+    /// Blocks of files, if those are journalled.
     pub(super) data: BTreeMap<Addr, Payload>,
     /// Runs of blocks that it frees.
     pub(super) freed: Vec<(Addr, u32)>,
@@ -154,22 +154,22 @@ pub(super) struct ClosedTransaction {
     pub(super) freed: Vec<(Addr, u32)>,
 }
 
-/// Counts, as they are in memory.
+/// Counts in memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
-    /// Free blocks and inodes, as the descriptors say.
+    /// Number of free blocks according to the descriptors; the next field counts inodes.
     pub(super) free_blocks: u64,
     pub(super) free_inodes: u64,
-    /// Blocks that are free and wait for a commit.
+    /// Number of blocks that are free once a commit is complete.
     pub(super) waiting: u64,
-    /// Blocks that are set aside.
+    /// Number of blocks that are claimed.
     pub(super) claimed: u64,
-    /// Blocks of extent trees that this operation took from a claim.
+    /// Number of blocks of extent trees that this operation took from a claim.
     pub(super) taken_for_tree: u64,
     freed: usize,
 }
 
-/// Extents that are replaced at once where they are: one and its neighbours.
+/// Most extents that are replaced in place: one and its neighbours.
 const EXTENTS_MAX: usize = 3;
 
 #[derive(Debug)]
@@ -180,7 +180,7 @@ enum Undo {
         node: OnceCell<(u32, Rc<extent::Node>)>,
         was_behind: bool,
     },
-    /// `new` extents of a leaf from `at` on were the first `count` of these.
+    /// The `new` extents of a leaf from `at` on were the first `count` of these.
     Extents {
         addr: Addr,
         at: usize,
@@ -191,7 +191,7 @@ enum Undo {
     },
     Clean(Addr),
     Node(Ino, Option<Box<Node>>),
-    /// The transactions that a sync of this inode has to commit: for everything, for its data.
+    /// The transactions that a sync of this inode has to commit: for everything, and for its data.
     Tids(Ino, u64, u64),
     Desc(Group, Box<GroupDesc>),
     Bits {
@@ -213,21 +213,21 @@ pub(crate) struct State {
     pub(super) groups: Vec<GroupState>,
     pub(super) buffers: ByAddr<Buffer>,
     pub(super) nodes: BTreeMap<Ino, Box<Node>>,
-    /// Files with pages that have room set aside.
+    /// Claims of files with pages that will be written.
     pub(super) claims: BTreeMap<Ino, Claim>,
     /// Inodes that are to be freed or truncated, in the order of the list on the disk.
     pub(super) orphans: Vec<Ino>,
     pub(super) held: BTreeMap<Ino, u32>,
     pub(super) running: Transaction,
     pub(super) counts: Counts,
-    /// Whether blocks are taken from a claim.
+    /// Whether blocks are being taken from a claim.
     pub(super) is_spending: bool,
-    /// No earlier than any time that was seen.
+    /// The latest time that was seen.
     pub(super) clock: Timestamp,
     pub(super) metrics: Ext4Metrics,
     /// A bug that tests have to find.
     pub(super) planted: Option<PlantedBug>,
-    /// Blocks of files are journalled.
+    /// Whether blocks of files are journalled.
     pub(super) journals_data: bool,
     /// Data of the transaction that was closed last, until the journal has them.
     pub(super) closed_data: BTreeMap<Addr, Payload>,
@@ -236,12 +236,12 @@ pub(crate) struct State {
     op: u64,
     /// Parts of files that were looked up.
     pub(super) spans: Spans,
-    /// The leaf that maps the part of a file that was looked for last; none after a change of a tree.
+    /// The leaf that maps the part of a file that was looked up last; none after a change of a tree.
     pub(super) last_leaf: RefCell<Option<(Ino, extent::Place, Rc<extent::Node>)>>,
 }
 
 impl State {
-    /// State of a volume with this superblock and these descriptors.
+    /// Returns the state of a volume with this superblock and these descriptors.
     pub(super) fn new(superblock: Superblock, descs: Vec<GroupDesc>) -> Self {
         let seconds = superblock.write_time.max(superblock.mkfs_time).max(superblock.mount_time);
         let free_blocks = descs.iter().map(|desc| u64::from(desc.free_blocks)).sum();
@@ -274,7 +274,7 @@ impl State {
 
     // Operations.
 
-    /// Runs an operation: it is done, or nothing has changed.
+    /// Runs an operation: it is done completely, or nothing has changed.
     pub(super) fn attempt<T>(&mut self, operation: impl FnOnce(&mut Self) -> Step<T>) -> Step<T> {
         debug_assert!(self.undo.is_empty());
         self.op += 1;
@@ -345,7 +345,7 @@ impl State {
 
     // Blocks of metadata.
 
-    /// A block was read. What is in memory already is newer.
+    /// Takes over a block that was read. If the block is in memory already, that version is newer and stays.
     pub(super) fn loaded(&mut self, addr: Addr, bytes: Box<BlockBytes>) {
         self.buffers.insert_new(addr, Buffer::new(bytes, 0, false));
     }
@@ -356,7 +356,7 @@ impl State {
         Ok(&buffer.bytes)
     }
 
-    /// The block, to be changed.
+    /// The block, noted as changed.
     pub(super) fn block_mut(&mut self, addr: Addr) -> Step<&mut BlockBytes> {
         let op = self.op;
         let buffer = self.buffers.get_mut(&addr).ok_or(Stop::Block(addr))?;
@@ -371,8 +371,8 @@ impl State {
         Ok(&mut buffer.bytes)
     }
 
-    /// The root of the extent tree of a file, and the seed of the checksums of the other nodes. Errors: the inode is not in
-    /// memory; it has no such tree.
+    /// The root of the extent tree of a file, and the seed of the checksums of the other nodes. Errors: the inode is not in memory,
+    /// or has no such tree.
     pub(super) fn extent_root(&self, ino: Ino) -> Step<&(Rc<extent::Node>, u32)> {
         let node = self.node(ino)?;
         if let Some(root) = node.root.get() {
@@ -382,8 +382,8 @@ impl State {
         Ok(node.root.get_or_init(|| (root, node.inode.seed(&self.geometry))))
     }
 
-    /// Another node of it. Errors: it is not in memory; it is not one, or not one of this inode at this place. If a leaf was found valid
-    /// earlier, only its depth is compared: a caller that takes extents from it checks their place.
+    /// Another node of the tree. Errors: it is not in memory, or is not a node of this inode at this place. If a leaf was found
+    /// valid earlier, only its depth is compared: a caller that takes extents from it checks their place.
     pub(super) fn extent_node(
         &self,
         addr: Addr,
@@ -400,7 +400,7 @@ impl State {
         Ok(&buffer.node.get_or_init(|| (inode_seed, Rc::new(node))).1)
     }
 
-    /// Writes a node of an extent tree.
+    /// Replaces a node of an extent tree.
     pub(super) fn put_extent_node(
         &mut self,
         addr: Addr,
@@ -420,7 +420,7 @@ impl State {
         Ok(())
     }
 
-    /// Replaces extents of a leaf, which was looked at, where they are: [`EXTENTS_MAX`] of them at most.
+    /// Replaces at most [`EXTENTS_MAX`] extents of a leaf, which was decoded, in place.
     pub(super) fn replace_extents(
         &mut self,
         (ino, place): (Ino, extent::Place),
@@ -459,10 +459,10 @@ impl State {
         self.running.blocks.insert(addr);
     }
 
-    /// A block is no block of metadata any more.
+    /// Notes that a block is not a block of metadata any more.
     pub(super) fn forget_block(&mut self, addr: Addr) {
         if let Some(old) = self.buffers.remove(&addr) {
-            // Restored to its present state first; the earlier changes of this operation are reverted after that.
+            // On undo it is restored to its present state first; then the earlier changes of this operation are reverted.
             self.undo.push(Undo::Buffer(addr, Some(old)));
         }
         if self.running.blocks.remove(&addr) {
@@ -480,7 +480,7 @@ impl State {
 
     // Blocks of files that are journalled.
 
-    /// Blocks of a file, which is in memory, have these contents from the running transaction on. The last step of an operation.
+    /// Sets the contents of blocks of a file, which is in memory, from the running transaction on. The last step of an operation.
     pub(super) fn put_data(
         &mut self,
         ino: Ino,
@@ -492,7 +492,7 @@ impl State {
         Ok(())
     }
 
-    /// A block is none of a file any more.
+    /// Notes that a block does not belong to a file any more.
     pub(super) fn forget_data(&mut self, addr: Addr) {
         if let Some(payload) = self.running.data.remove(&addr) {
             self.undo.push(Undo::Data(addr, payload));
@@ -523,7 +523,7 @@ impl State {
         &mut state.desc
     }
 
-    /// Changes which blocks of a group can be allocated.
+    /// Marks blocks of a group as taken or free for allocation.
     pub(super) fn mark(&mut self, group: Group, first: u32, count: u32, as_taken: bool) {
         let state = &mut self.groups[group.0 as usize];
         let Some(taken) = &mut state.taken else { return };
@@ -536,7 +536,7 @@ impl State {
         }
     }
 
-    /// The same, by an operation.
+    /// Does the same within an operation, which may be undone.
     pub(super) fn mark_undoably(&mut self, group: Group, first: u32, count: u32, as_taken: bool) {
         self.mark(group, first, count, as_taken);
         self.undo.push(Undo::Bits { group, first, count, were_taken: !as_taken });
@@ -598,7 +598,7 @@ impl State {
         Ok(self.inode(ino)?.kind().ok_or(Errno::EUCLEAN)?)
     }
 
-    /// The running transaction has an inode, and the block of the table with it.
+    /// Adds an inode, and with it its block of the table, to the running transaction.
     fn note_inode(&mut self, ino: Ino) -> Step<()> {
         if self.running.inodes.contains(&ino) {
             return Ok(());
@@ -609,7 +609,7 @@ impl State {
         Ok(())
     }
 
-    /// An inode, of which nothing that finds its data is to be changed.
+    /// An inode, noted as changed in fields that are not needed to find its data.
     pub(super) fn node_times(&mut self, ino: Ino) -> Step<&mut Node> {
         self.node(ino)?;
         self.note_inode(ino)?;
@@ -625,7 +625,7 @@ impl State {
         Ok(node)
     }
 
-    /// An inode, to be changed.
+    /// An inode, noted as changed.
     pub(super) fn node_mut(&mut self, ino: Ino) -> Step<&mut Node> {
         let tid = self.running.tid;
         let node = self.node_times(ino)?;
@@ -637,7 +637,7 @@ impl State {
         self.node_mut(ino).map(|node| &mut node.inode)
     }
 
-    /// A new inode; the block of the table is in memory.
+    /// Adds a new inode; its block of the table is in memory.
     pub(super) fn put_inode(&mut self, inode: Inode) -> Step<()> {
         let ino = inode.ino;
         self.note_inode(ino)?;
@@ -659,7 +659,7 @@ impl State {
         Ok(())
     }
 
-    /// Notes outside of an operation that data of a file, which is in memory, were dispatched.
+    /// Notes, outside of an operation, that data of a file, which is in memory, were dispatched.
     pub(super) fn note_dispatched(&mut self, ino: Ino) {
         let tid = self.running.tid;
         if let Some(node) = self.nodes.get_mut(&ino) {
@@ -667,7 +667,7 @@ impl State {
         }
     }
 
-    /// Notes outside of an operation that something was written to a file, which is in memory.
+    /// Notes, outside of an operation, that something was written to a file, which is in memory.
     pub(super) fn note_written(&mut self, ino: Ino, change: impl FnOnce(&mut Node)) {
         if self.node(ino).is_ok() && self.note_inode(ino).is_ok() {
             let tid = self.running.tid;
@@ -682,7 +682,7 @@ impl State {
         }
     }
 
-    /// The extent tree of an inode, which is in memory, was changed below its root: a sync has to commit that.
+    /// Notes that the extent tree of an inode, which is in memory, was changed below its root: a sync has to commit that.
     pub(super) fn note_tree(&mut self, ino: Ino) {
         let tid = self.running.tid;
         if let Some(node) = self.nodes.get_mut(&ino) {
@@ -691,7 +691,7 @@ impl State {
         }
     }
 
-    /// Changes what an inode takes, by so many blocks.
+    /// Changes the space that an inode takes by `more` blocks.
     pub(super) fn count_blocks(&mut self, ino: Ino, more: i64) -> Step<()> {
         let geometry = self.geometry;
         let inode = self.inode_mut(ino)?;
@@ -703,7 +703,7 @@ impl State {
 
     // Orphans.
 
-    /// The inode is to be freed, or truncated, if nothing else comes.
+    /// Adds an inode to those that the next mount frees or truncates, if nothing else comes.
     pub(super) fn add_orphan(&mut self, ino: Ino) -> Step<()> {
         if self.orphans.contains(&ino) {
             return Ok(());
@@ -752,12 +752,12 @@ impl State {
         Ok(block)
     }
 
-    /// The first block of the volume is this now, in memory and on the disk.
+    /// Replaces the first block of the volume, which has been written to the disk.
     pub(super) fn put_superblock(&mut self, block: Box<BlockBytes>) {
         self.buffers.insert(Addr(0), Buffer::new(block, 0, true));
     }
 
-    /// The bytes of a block become those of its node.
+    /// Encodes a changed node into the bytes of its block.
     fn encode_extent_node(&mut self, addr: Addr) {
         if let Some(buffer) = self.buffers.get_mut(&addr)
             && std::mem::take(&mut buffer.is_behind)
@@ -831,7 +831,7 @@ impl State {
     }
 }
 
-/// A block as bytes.
+/// Converts bytes to a block.
 pub(super) fn block_of(bytes: &[u8]) -> FormatResult<Box<BlockBytes>> {
     let block: [u8; BLOCK_BYTES] =
         bytes.try_into().map_err(|_| Error::Corrupt(format!("a block of {} bytes", bytes.len())))?;

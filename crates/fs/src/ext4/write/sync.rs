@@ -1,9 +1,9 @@
 //! Durability: transactions are closed and committed, one after the other.
 //!
-//! A caller that needs durability waits for the commit of the transaction that was running then, or the one before; all callers that come
-//! meanwhile share the next. With ordered data a commit waits for the writes of data that had begun when its transaction was closed; the
-//! journal makes them durable before its last block. In dual mode their order takes the place of that wait; a transaction is first
-//! dispatched and later made durable, and each is waited for separately ([`super::order`]).
+//! A caller that needs durability waits for the commit of the transaction that was running then, or the one before; all callers
+//! that come meanwhile share the next one. With ordered data a commit waits for the writes of data that had begun when its
+//! transaction was closed; the journal makes them durable before its last block. In dual mode order replaces that wait; a
+//! transaction is first dispatched and later made durable, and callers wait for each separately ([`super::order`]).
 
 use super::super::layout::superblock::Feature;
 use super::super::layout::{Addr, Ino};
@@ -20,24 +20,24 @@ use std::cell::Cell;
 type Result<T> = std::result::Result<T, Errno>;
 
 impl Ext4 {
-    /// Makes what was changed until now durable.
+    /// Makes all changes until now durable.
     pub async fn commit(&self) -> Result<()> {
         self.commit_until(self.newest()).await
     }
 
-    /// Ends the running transaction: then there is room for changes, and the blocks that it frees can be reused. In a box, since otherwise
-    /// the future of each change would be larger by this one, which it seldom needs.
+    /// Ends the running transaction: then there is room for changes, and the blocks that it frees can be used again. In a box,
+    /// because otherwise the future of each change would be larger by this one, which it seldom needs.
     pub(super) fn turn_over(&self) -> Boxed<'_, Result<()>> {
         Box::pin(async move { self.dispatch_until(self.newest()).await })
     }
 
-    /// The last transaction that has changes.
+    /// The newest transaction that has changes.
     fn newest(&self) -> u64 {
         let state = self.state.borrow();
         state.running.tid - u64::from(!state.is_changed())
     }
 
-    /// Commits until a transaction is.
+    /// Commits transactions until `wanted` is durable.
     async fn commit_until(&self, wanted: u64) -> Result<()> {
         self.dispatch_until(wanted).await?;
         if !self.is_dual() {
@@ -47,7 +47,7 @@ impl Ext4 {
         self.flush_until(wanted).await
     }
 
-    /// Hands transactions over in their order until one is; in legacy mode it is durable then.
+    /// Dispatches transactions in order until `wanted` is dispatched; in legacy mode it is durable then.
     pub(super) async fn dispatch_until(&self, wanted: u64) -> Result<()> {
         self.advance(&self.is_committing, &self.dispatched, wanted, async || self.commit_running().await)
             .await
@@ -86,7 +86,7 @@ impl Ext4 {
         self.changes.until(|| self.handles.get() == 0).await;
         self.is_closing.set(false);
         self.changes.notify();
-        // All that a transaction has is in memory.
+        // All blocks of a transaction are in memory.
         let closed = self.state.borrow_mut().close().map_err(|stop| match stop {
             Stop::Failed(errno) => errno,
             Stop::Block(_) | Stop::Inode(_) => Errno::EUCLEAN,
@@ -124,7 +124,7 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Discards blocks that were freed and are not used again yet, neighbours at once.
+    /// Discards blocks that were freed and are not in use again, neighbours together.
     async fn discard(&self, freed: &[(Addr, u32)]) {
         let mut tickets = Vec::new();
         for (addr, count) in merged(freed) {
@@ -133,11 +133,11 @@ impl Ext4 {
             tickets.push(self.port.submit(Request::Discard { block: Block(addr.0), count, order }));
         }
         if self.is_dual() {
-            // They are behind the transaction.
+            // The discards are ordered after the transaction.
             return;
         }
         for ticket in tickets {
-            // A disk that cannot discard is as good as before.
+            // The state is the same if the disk cannot discard.
             let _ = ticket.completed().await;
         }
     }
@@ -149,12 +149,12 @@ impl Ext4 {
         }
     }
 
-    /// Commits until a transaction is, and makes all data that were written before durable: a transaction may have been
-    /// flushed before they were written.
+    /// Commits transactions until `wanted` is durable, and makes all data durable that were written before: the transaction may
+    /// have been flushed before they were written.
     async fn commit_with_data(&self, wanted: u64) -> Result<()> {
         let is_flushed = wanted <= self.flushed.get();
         self.commit_until(wanted).await?;
-        // Data that are journalled are in a transaction.
+        // Journalled data are in a transaction.
         let needs_flush = is_flushed && self.options.journaling != Journaling::Journal;
         if needs_flush { self.flush().await } else { Ok(()) }
     }
@@ -180,7 +180,7 @@ impl Ext4 {
             return self.commit_with_data(wanted).await;
         }
         self.commit_until(wanted).await?;
-        // A transaction is behind the data that were dispatched while it was running.
+        // The data that were dispatched while a transaction was running come before that transaction.
         if written > self.committed.get() { self.flush_data(ino).await } else { Ok(()) }
     }
 
@@ -192,7 +192,7 @@ impl Ext4 {
         self.commit_with_data(self.newest()).await
     }
 
-    /// Commits, empties the journal, and says on the disk that there is nothing to replay.
+    /// Commits, empties the journal, and records on the disk that there is nothing to replay.
     pub(super) async fn end(&self) -> Result<()> {
         self.sync_all().await?;
         self.journal.empty().await?;
@@ -205,16 +205,16 @@ impl Ext4 {
         self.write_superblock(block).await.map_err(|error| errno(&error))
     }
 
-    /// Commits changes after a while, even without a sync.
+    /// Commits changes after an interval, even without a sync.
     pub(super) async fn commit_in_background(&self, now: Timestamp) -> Option<Duration> {
         self.state.borrow_mut().tick(now);
-        // A caller that needs the commit gets its error.
+        // Callers that need the commit get its error.
         let _ = self.commit().await;
         Some(self.options.commit_interval)
     }
 }
 
-/// Ranges in the order of their places; those that touch become one.
+/// Ranges in the order of their addresses; ranges that touch are merged.
 fn merged(ranges: &[(Addr, u32)]) -> Vec<(Addr, u32)> {
     let mut sorted = ranges.to_vec();
     sorted.sort_unstable_by_key(|&(addr, _)| addr.0);
@@ -245,7 +245,7 @@ mod tests {
         let fs = block_on(Ext4::mount(image)).unwrap();
         let at = |seconds| Timestamp { seconds, nanos: 0 };
         let now = at(4_000_000_000);
-        // The superblock has the first inode without a name.
+        // The superblock names the first inode without a name.
         let (kind, acls) = (Kind::File, NewAcls::default());
         let node = NewNode { kind, mode: 0o600, uid: 0, gid: 0, now: at(5), acls };
         block_on(fs.create_nameless(fs.root(), &node)).unwrap();

@@ -16,14 +16,14 @@ impl State {
         }
     }
 
-    /// All of an inode.
+    /// All attributes of an inode.
     pub(super) fn xattrs(&self, ino: Ino) -> Step<Vec<Xattr>> {
         let mut xattrs = decode_in_inode(self.inode(ino)?.xattr_room())?;
         xattrs.extend(self.xattr_block(ino)?.into_iter().flat_map(|block| block.xattrs));
         Ok(xattrs)
     }
 
-    /// Gives the block of an inode back, or leaves it to the others that have it.
+    /// Frees the attribute block of an inode, or leaves it to the other inodes that share it.
     pub(super) fn free_xattr_block(&mut self, ino: Ino) -> Step<()> {
         let Some(block) = self.xattr_block(ino)? else { return Ok(()) };
         let addr = self.inode(ino)?.xattr_block;
@@ -37,7 +37,7 @@ impl State {
         self.count_blocks(ino, -1)
     }
 
-    /// Replaces all of an inode.
+    /// Replaces all attributes of an inode.
     pub(super) fn set_xattrs(&mut self, ino: Ino, xattrs: &[Xattr]) -> Step<()> {
         let mut room = self.inode(ino)?.xattr_room().to_vec();
         let (mut inside, mut outside) = (Vec::new(), Vec::new());

@@ -10,11 +10,11 @@ use super::{Log, MAGIC, Nid, SEGMENT_BLOCKS, SegNo};
 use crate::f2fs::error::{Result, corrupt};
 use crate::port::{BLOCK_BYTES, BlockBytes};
 
-/// The version bitmaps begin here.
+/// Offset at which the version bitmaps begin.
 const BITMAPS_AT: usize = 192;
 /// Usual offset of the checksum.
 const CHECKSUM_AT: usize = 4092;
-/// Orphans in a block.
+/// Number of orphans in a block.
 pub const ORPHANS_PER_BLOCK: usize = 1020;
 
 /// Flags of a checkpoint.
@@ -30,7 +30,7 @@ impl Flags {
     pub const COMPACT_SUMMARIES: u32 = 0x4;
     /// An error was seen.
     pub const ERROR: u32 = 0x8;
-    /// A check is requested.
+    /// A check by fsck is requested.
     pub const FSCK: u32 = 0x10;
     /// Node summaries are there although the volume was not unmounted.
     pub const FASTBOOT: u32 = 0x20;
@@ -40,13 +40,13 @@ impl Flags {
     pub const NAT_BITS: u32 = 0x80;
     /// All free segments were discarded.
     pub const TRIMMED: u32 = 0x100;
-    /// Node footers are to be compared without the checksum.
+    /// Node footers are to be compared without the checkpoint's checksum.
     pub const NO_CRC_RECOVERY: u32 = 0x200;
     /// The checksum is in front of the bitmaps; the NAT's bitmap comes first.
     pub const LARGE_NAT_BITMAP: u32 = 0x400;
     /// Quota files have to be checked.
     pub const QUOTA_NEEDS_FSCK: u32 = 0x800;
-    /// Checkpoints are off: parts of the volume are free that a cleaner has to move.
+    /// Checkpoints are off: some blocks that count as free have to be moved by cleaning first.
     pub const DISABLED: u32 = 0x1000;
     /// The same, for quota files.
     pub const DISABLED_QUICK: u32 = 0x2000;
@@ -72,7 +72,7 @@ impl Flags {
         (Self::RESIZING, "resizefs"),
     ];
 
-    /// Whether a flag is set.
+    /// Whether this flag is set.
     pub const fn has(self, bit: u32) -> bool {
         self.0 & bit != 0
     }
@@ -82,7 +82,7 @@ impl Flags {
         self.has(Self::UNMOUNTED) || self.has(Self::FASTBOOT)
     }
 
-    /// Flags that are not supported, by name.
+    /// Names of the flags that are set and not supported.
     pub fn refused(self) -> Vec<String> {
         let bits = (0..32).map(|bit| 1 << bit).filter(|bit| self.has(*bit) && Self::SUPPORTED & bit == 0);
         bits.map(|bit| match Self::NAMES.iter().find(|(known, _)| *known == bit) {
@@ -96,9 +96,9 @@ impl Flags {
 /// Write position of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
-    /// Its segment.
+    /// Segment to which it writes.
     pub segment: SegNo,
-    /// The next block in it.
+    /// Next block in the segment.
     pub offset: u16,
     /// Whether it fills the holes of a segment (SSR) instead of appending to a free one (LFS).
     pub fills_holes: bool,
@@ -107,15 +107,15 @@ pub struct Cursor {
 /// A checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Grows by one with each checkpoint.
+    /// Version; grows by one with each checkpoint.
     pub version: u64,
-    /// Blocks that users can have.
+    /// Number of blocks that are available to users.
     pub user_blocks: u64,
-    /// Blocks that they have, nodes and reserved ones included.
+    /// Number of blocks that are in use, nodes and reserved ones included.
     pub valid_blocks: u64,
-    /// Segments that only cleaning may use.
+    /// Number of segments that only cleaning may use.
     pub reserved_segments: u32,
-    /// Segments that users cannot have, the reserved ones included.
+    /// Number of segments that are not available to users, the reserved ones included.
     pub overprovision_segments: u32,
     /// Free segments of the main area.
     pub free_segments: u32,
@@ -123,13 +123,13 @@ pub struct Checkpoint {
     pub cursors: [Cursor; 6],
     /// Flags.
     pub flags: Flags,
-    /// Blocks of the pack, both checkpoint blocks included.
+    /// Number of blocks of the pack, both checkpoint blocks included.
     pub pack_blocks: u32,
     /// Block of the pack at which the data summaries begin.
     pub summary_start: u32,
-    /// Nodes.
+    /// Number of nodes.
     pub valid_nodes: u32,
-    /// Inodes.
+    /// Number of inodes.
     pub valid_inodes: u32,
     /// Node number from which to search for a free one.
     pub next_free_nid: Nid,
@@ -141,17 +141,17 @@ pub struct Checkpoint {
     pub nat_versions: Vec<u8>,
 }
 
-/// Place of the bitmaps.
+/// Place of the version bitmaps.
 enum Bitmaps {
-    /// In the checkpoint block, at these places.
+    /// Both are in the checkpoint block, at these offsets.
     Inside { sit: usize, nat: usize },
-    /// The SIT's in the payload, the NAT's in the checkpoint block.
+    /// The SIT's bitmap is in the payload, the NAT's in the checkpoint block.
     Payload { nat: usize },
 }
 
 fn bitmaps(flags: Flags, payload_blocks: u32, sit_bytes: usize, nat_bytes: usize) -> Bitmaps {
     if flags.has(Flags::LARGE_NAT_BITMAP) {
-        // They go on into the payload, which follows in memory and on the disk.
+        // The bitmaps continue in the payload, which follows in memory and on the disk.
         Bitmaps::Inside { sit: BITMAPS_AT + 4 + nat_bytes, nat: BITMAPS_AT + 4 }
     } else if payload_blocks > 0 {
         Bitmaps::Payload { nat: BITMAPS_AT }
@@ -160,7 +160,7 @@ fn bitmaps(flags: Flags, payload_blocks: u32, sit_bytes: usize, nat_bytes: usize
     }
 }
 
-/// The checksum of a checkpoint block: of all its bytes but the checksum itself.
+/// The checksum of a checkpoint block, over all its bytes except the checksum itself.
 fn checksum(block: &[u8], at: usize) -> u32 {
     let front = crc32(MAGIC, &block[..at]);
     if at < CHECKSUM_AT { crc32(front, &block[at + 4..]) } else { front }
@@ -175,15 +175,15 @@ pub(crate) fn version_of(block: &[u8]) -> Option<u64> {
     (u32_at(block, at) == checksum(block, at)).then(|| u64_at(block, 0))
 }
 
-/// The checksum that a checkpoint block has.
+/// The checksum that is stored in a checkpoint block.
 pub(crate) fn crc_of(block: &[u8]) -> u32 {
     u32_at(block, (u32_at(block, 164) as usize).min(CHECKSUM_AT))
 }
 
-/// Stamp in the footers of nodes that are written after a checkpoint, by which recovery tells them from older ones.
+/// Stamp in the footers of nodes that are written after a checkpoint, by which recovery distinguishes them from older ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch {
-    /// Version of the checkpoint, and its checksum in the upper half where it says so.
+    /// Version of the checkpoint; also its checksum, in the upper half, if the checkpoint has the flag for that.
     pub stamp: u64,
     mask: u64,
 }
@@ -200,19 +200,19 @@ impl Epoch {
         Self { stamp: checkpoint.version | crc, mask }
     }
 
-    /// Whether a node with this footer was written on top of the checkpoint.
+    /// Whether a node with this footer was written after the checkpoint.
     pub fn admits(self, footer: &super::node::Footer) -> bool {
         (footer.checkpoint ^ self.stamp) & self.mask == 0
     }
 }
 
-/// Blocks of the pack, as the checkpoint block says.
+/// Number of blocks of the pack, according to the checkpoint block.
 pub(crate) fn pack_blocks_of(block: &[u8]) -> u32 {
     u32_at(block, 136)
 }
 
 impl Checkpoint {
-    /// Reads a checkpoint block, which is followed by its payload. Its checksum was checked before. Errors: numbers that
+    /// Decodes a checkpoint block and the payload behind it. Its checksum must have been checked before. Errors: numbers that
     /// contradict each other.
     pub fn decode(blocks: &[u8], payload_blocks: u32, geometry: &super::Geometry) -> Result<Self> {
         let word = |at| u32_at(blocks, at);
@@ -303,13 +303,13 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Blocks of summaries at least: compact ones take one or more, others three; nodes three more.
+    /// Least number of summary blocks: compact summaries take one or more, others three; nodes three more.
     fn summary_blocks(&self) -> u32 {
         let data = if self.flags.has(Flags::COMPACT_SUMMARIES) { 1 } else { 3 };
         data + if self.flags.has_node_summaries() { 3 } else { 0 }
     }
 
-    /// Writes the checkpoint block and, behind it, its payload: `1 + payload_blocks` blocks.
+    /// Encodes the checkpoint block and the payload behind it: `1 + payload_blocks` blocks.
     pub fn encode(&self, payload_blocks: u32) -> Vec<BlockBytes> {
         let mut bytes = vec![0; BLOCK_BYTES * (1 + payload_blocks as usize)];
         put(&mut bytes, 0, &self.version.to_le_bytes());
@@ -364,7 +364,7 @@ impl Checkpoint {
     /// Block of the pack with the summary of a log: for data logs if summaries are not compact, for node logs if the pack has their
     /// summaries.
     pub fn summary_block(&self, log: Log) -> u32 {
-        // Both kinds are counted from the end of the pack, which is the second checkpoint block.
+        // Both kinds are counted from the end of the pack, where the second checkpoint block is.
         let end = self.pack_blocks - 1;
         if log.is_node() {
             return end - 3 + (log.index() - Log::HotNode.index()) as u32;
@@ -373,7 +373,7 @@ impl Checkpoint {
     }
 }
 
-/// The inodes of a block of orphans. Errors: the checksum or the count is wrong.
+/// Decodes the inodes of a block of orphans. Errors: the checksum or the count is wrong.
 pub fn decode_orphans(block: &[u8]) -> Result<Vec<Nid>> {
     let (count, stored) = (u32_at(block, 4088), u32_at(block, 4092));
     let computed = crc32(MAGIC, &block[..4092]);
@@ -389,7 +389,7 @@ pub fn decode_orphans(block: &[u8]) -> Result<Vec<Nid>> {
     Ok((0..count as usize).map(|index| Nid(u32_at(block, 4 * index))).collect())
 }
 
-/// Blocks of orphans for a checkpoint pack.
+/// Encodes the blocks of orphans of a checkpoint pack.
 pub fn encode_orphans(orphans: &[Nid]) -> Vec<BlockBytes> {
     let chunks = orphans.chunks(ORPHANS_PER_BLOCK);
     let blocks = chunks.len();

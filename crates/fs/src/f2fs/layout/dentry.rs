@@ -10,13 +10,13 @@ use super::node::{Kind, NAME_BYTES_MAX};
 use crate::f2fs::error::{Result, corrupt};
 use crate::port::BLOCK_BYTES;
 
-/// Bytes of a name in one slot.
+/// Bytes of a name that one slot holds.
 const SLOT_BYTES: usize = 8;
 const ENTRY_BYTES: usize = 11;
-/// Levels that a directory may have.
+/// Most levels of a directory.
 pub const LEVELS_MAX: u32 = 63;
 
-/// How a room for entries is divided: bitmap, nothing, entries, names.
+/// Division of a room for entries: bitmap, padding, entries, names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slots {
     count: usize,
@@ -29,19 +29,19 @@ impl Slots {
     /// The slots of a directory block.
     pub const BLOCK: Self = Self::in_room(BLOCK_BYTES);
 
-    /// The slots of an inline room of so many bytes.
+    /// The slots of an inline room of `bytes` bytes.
     pub const fn in_room(bytes: usize) -> Self {
         let count = bytes * 8 / ((ENTRY_BYTES + SLOT_BYTES) * 8 + 1);
         let names_at = bytes - count * SLOT_BYTES;
         Self { count, entries_at: names_at - count * ENTRY_BYTES, names_at, bytes }
     }
 
-    /// How many there are.
+    /// Number of slots.
     pub const fn count(self) -> usize {
         self.count
     }
 
-    /// Slots that a name takes.
+    /// Number of slots that a name takes.
     pub const fn needed(name_bytes: usize) -> usize {
         name_bytes.div_ceil(SLOT_BYTES)
     }
@@ -90,7 +90,7 @@ impl Slots {
         Ok(RawEntry { slot, head, name: &room[name_at..name_at + name_bytes] })
     }
 
-    /// The first of so many free slots in a row.
+    /// The first of `slots` free slots in a row.
     pub fn find_room(self, room: &[u8], slots: usize) -> Option<usize> {
         let mut free = 0;
         for slot in 0..self.count {
@@ -153,18 +153,18 @@ impl RawEntry<'_> {
 /// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The hash of its name; 0 for `.` and `..`.
+    /// Hash of the name; 0 for `.` and `..`.
     pub hash: u32,
-    /// The inode.
+    /// Inode of the entry.
     pub ino: Nid,
-    /// Kind of the inode; `None` where the entry does not say.
+    /// Kind of the inode; `None` if the entry does not say it.
     pub kind: Option<Kind>,
     /// The name.
     pub name: Vec<u8>,
 }
 
 impl Entry {
-    /// An entry with the hash of its name.
+    /// Returns an entry with the hash of its name.
     pub fn new(name: &[u8], ino: Nid, kind: Kind) -> Self {
         Self { hash: hash(name), ino, kind: Some(kind), name: name.to_vec() }
     }
@@ -195,14 +195,13 @@ pub fn hash(name: &[u8]) -> u32 {
     }
 }
 
-/// The first sixteen bytes as four words, big-endian; what is missing is filled with the length of the rest, which is a
-/// byte in each place.
+/// The first sixteen bytes as four big-endian words; missing bytes are filled with the length of the rest, which fits into a byte.
 fn words_of(rest: &[u8]) -> [u32; 4] {
     let pad = (rest.len() as u32 & 0xff) * 0x0101_0101;
     let mut words = [pad; 4];
     for (word, bytes) in words.iter_mut().zip(rest.chunks(4)) {
         for &byte in bytes {
-            // The format takes bytes as unsigned numbers.
+            // The format treats bytes as unsigned numbers.
             *word = (*word << 8).wrapping_add(u32::from(byte));
         }
     }
@@ -225,18 +224,18 @@ fn encipher(state: &mut [u32; 2], key: [u32; 4]) {
     state[1] = state[1].wrapping_add(second);
 }
 
-/// Buckets of a level.
+/// Number of buckets of a level.
 pub fn buckets(level: u32, dir_level: u8) -> u64 {
     let power = level + u32::from(dir_level);
     1 << power.min(LEVELS_MAX / 2 - 1)
 }
 
-/// Blocks of a bucket of a level.
+/// Number of blocks of a bucket on a level.
 pub fn bucket_blocks(level: u32) -> u64 {
     if level < LEVELS_MAX / 2 { 2 } else { 4 }
 }
 
-/// The blocks of a directory that may hold a hash on a level.
+/// The blocks of a directory that may hold an entry with this hash on a level.
 pub fn bucket(level: u32, dir_level: u8, hash: u32) -> std::ops::Range<u64> {
     let before: u64 = (0..level).map(|level| buckets(level, dir_level) * bucket_blocks(level)).sum();
     let blocks = bucket_blocks(level);
@@ -252,7 +251,7 @@ mod tests {
     fn a_block_has_214_slots() {
         assert_eq!(Slots::BLOCK.count, 214);
         assert_eq!(Slots::BLOCK.entries_at, 30);
-        // An inode with the usual room for extended attributes.
+        // The room of an inode with the usual room for extended attributes.
         let slots = Slots::in_room(4 * (923 - 50 - 1));
         assert_eq!((slots.count, slots.entries_at), (182, 30));
     }

@@ -1,9 +1,9 @@
-//! The bits of the format: each structure is decoded from a block and encoded into one, and knows nothing of disks.
+//! The layout of the format: each structure is decoded from a block and encoded into one, and knows nothing of disks.
 //!
-//! Place in the data flow: [`crate::f2fs`] reads and writes blocks through the port; what they mean is said here.
+//! Place in the data flow: [`crate::f2fs`] reads and writes blocks through the port; their meaning is defined here.
 //!
-//! Invariants: decoding never panics, whatever the bytes are; what was decoded and is encoded again gives the same
-//! bytes. Only [`Geometry`] converts between addresses.
+//! Invariants: decoding never panics, whatever the bytes are; decoding and encoding again gives the same bytes. Only [`Geometry`]
+//! converts between addresses.
 
 pub(crate) mod bytes;
 pub mod checkpoint;
@@ -22,10 +22,10 @@ use std::fmt;
 pub const MAGIC: u32 = 0xf2f5_2010;
 /// Blocks in a segment. The format's field for it has no other legal value.
 pub const SEGMENT_BLOCKS: u32 = 512;
-/// The same as a power of two.
+/// Base-two logarithm of [`SEGMENT_BLOCKS`].
 pub const SEGMENT_BLOCKS_LOG2: u32 = 9;
 
-/// A number of a node: inodes and the blocks that map their data. 0 is none.
+/// Number of a node: inodes, and the blocks that map their data. 0 is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nid(pub u32);
 
@@ -56,7 +56,7 @@ impl Addr {
     /// The first word of a compressed cluster.
     pub const COMPRESSED: Self = Self(u32::MAX - 1);
 
-    /// Whether this is a place, and not a word instead of one.
+    /// Whether this is an address, and not one of the special values.
     pub const fn is_place(self) -> bool {
         self.0 != Self::NULL.0 && self.0 != Self::NEW.0 && self.0 != Self::COMPRESSED.0
     }
@@ -100,7 +100,7 @@ impl Log {
     pub const ALL: [Self; 6] =
         [Self::HotData, Self::WarmData, Self::ColdData, Self::HotNode, Self::WarmNode, Self::ColdNode];
 
-    /// Place in [`Self::ALL`].
+    /// Index in [`Self::ALL`].
     pub const fn index(self) -> usize {
         self as usize
     }

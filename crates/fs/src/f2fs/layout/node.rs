@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 pub use crate::format::{Kind, Time};
 
-/// Words of addresses in an inode without anything else.
+/// Words for addresses in an inode that has no other fields there.
 pub const INODE_WORDS: u32 = 923;
-/// Addresses of a direct node, and node numbers of an indirect one.
+/// Number of addresses in a direct node, and of node numbers in an indirect one.
 pub const NODE_WORDS: u32 = 1018;
 /// Words that inodes keep for extended attributes unless they say otherwise.
 pub const INLINE_XATTR_WORDS: u16 = 50;
@@ -31,25 +31,25 @@ const EXTRA_BYTES_MAX: u16 = 36;
 const EXTRA_CHECKSUM: usize = 8;
 const EXTRA_CRTIME: usize = 12;
 
-/// The end of each node: its identity, and how recovery finds the next node.
+/// The end of each node: its identity, and the address at which recovery finds the next node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footer {
-    /// Its number.
+    /// Number of the node.
     pub nid: Nid,
     /// The inode to which it belongs.
     pub ino: Nid,
-    /// Which of that inode's nodes it is; see [`Path`].
+    /// Position among the inode's nodes; see [`Path`].
     pub offset: u32,
-    /// Its data are cold.
+    /// Whether its data are cold.
     pub is_cold: bool,
-    /// It was written by fsync: roll-forward recovery takes it.
+    /// Whether fsync completed with it, so that roll-forward recovery takes it.
     pub is_fsynced: bool,
-    /// Recovery has to enter its name into the parent directory.
+    /// Whether recovery has to enter its name into the parent directory.
     pub has_dentry: bool,
-    /// Version of the checkpoint on which it is based, in the lower half; its checksum in the upper half where the
-    /// checkpoint says so.
+    /// Version of the checkpoint on which it is based, in the lower half; the checkpoint's checksum in the upper half if the
+    /// checkpoint has the flag for that.
     pub checkpoint: u64,
-    /// The block of the same log that was written after it.
+    /// Address of the block of the same log that is written after it.
     pub next: Addr,
 }
 
@@ -57,7 +57,7 @@ impl Footer {
     /// The offset of the node that holds extended attributes.
     pub const XATTR_OFFSET: u32 = u32::MAX >> 3;
 
-    /// Reads it from a node block.
+    /// Decodes the footer of a node block.
     pub fn decode(block: &[u8]) -> Self {
         let flags = u32_at(block, FOOTER_AT + 8);
         Self {
@@ -72,7 +72,7 @@ impl Footer {
         }
     }
 
-    /// Writes it into a node block.
+    /// Encodes the footer into a node block.
     pub fn encode(self, block: &mut [u8]) {
         let flags = self.offset << 3
             | u32::from(self.is_cold)
@@ -120,7 +120,7 @@ pub mod inline {
 pub mod advise {
     /// The contents are cold.
     pub const COLD: u8 = 0x01;
-    /// The number of the parent is not right.
+    /// The number of the parent is wrong.
     pub const LOST_PARENT: u8 = 0x02;
     /// Blocks beyond the end are there on purpose.
     pub const KEEPS_SIZE: u8 = 0x10;
@@ -130,21 +130,21 @@ pub mod advise {
     pub const VERITY: u8 = 0x40;
 }
 
-/// The largest run of blocks of a file, as a hint.
+/// The largest run of consecutive blocks of a file, as a hint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
-    /// First block of the file.
+    /// Number of its first block in the file.
     pub index: u32,
-    /// Its address.
+    /// Address of that block.
     pub addr: Addr,
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: u32,
 }
 
-/// An inode. Fields are what was read or will be written; addresses stay in the block.
+/// An inode. The fields have been decoded or are to be encoded; addresses stay in the block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inode {
-    /// Its number.
+    /// Number of the inode.
     pub nid: Nid,
     /// Type and permissions.
     pub mode: u16,
@@ -152,15 +152,15 @@ pub struct Inode {
     pub advise: u8,
     /// Bits of [`inline`].
     pub inline: u8,
-    /// Owner.
+    /// Owning user.
     pub uid: u32,
-    /// Group.
+    /// Owning group.
     pub gid: u32,
-    /// Names.
+    /// Number of names.
     pub links: u32,
     /// Size in bytes.
     pub size: u64,
-    /// Blocks: data, nodes, and the inode itself.
+    /// Number of blocks: data, nodes, and the inode itself.
     pub blocks: u64,
     /// Last access.
     pub atime: Time,
@@ -168,21 +168,21 @@ pub struct Inode {
     pub ctime: Time,
     /// Last change of the contents.
     pub mtime: Time,
-    /// Creation, where the volume keeps it.
+    /// Time of creation, if the volume keeps it.
     pub crtime: Option<Time>,
-    /// Changes when the number is used again.
+    /// Generation, which changes when the inode number is used again.
     pub generation: u32,
     /// Levels of a directory's hash table.
     pub depth: u32,
-    /// The node with extended attributes, 0 if none.
+    /// The node with extended attributes; 0 if there is none.
     pub xattr_nid: Nid,
     /// Attributes as `chattr` sets them.
     pub flags: u32,
     /// The parent directory, for recovery.
     pub parent: Nid,
-    /// The name there, for recovery.
+    /// The name in the parent directory, for recovery.
     pub name: Vec<u8>,
-    /// Base-two logarithm of the factor by which the first level of a directory is wider.
+    /// Base-two logarithm of the factor by which the first level of a directory is wider than usual.
     pub dir_level: u8,
     /// The largest extent.
     pub extent: Extent,
@@ -194,7 +194,7 @@ pub struct Inode {
 }
 
 impl Inode {
-    /// An empty inode with a block of its own. `features` decide its layout.
+    /// Returns an empty inode with a block of its own; `features` determine its layout.
     pub fn new(nid: Nid, mode: u16, features: Features) -> Self {
         let extra_bytes = match features {
             features if !features.has(Features::EXTRA_ATTR) => 0,
@@ -232,7 +232,7 @@ impl Inode {
         }
     }
 
-    /// Reads an inode from its block. `seed` is that of inode checksums. Errors: fields that contradict each other.
+    /// Decodes an inode. `seed` is that of the volume's inode checksums. Errors: fields that contradict each other.
     pub fn decode(block: Arc<[u8]>, features: Features, seed: u32) -> Result<Self> {
         let nid = Footer::decode(&block).nid;
         let word = |at| u32_at(&block, at);
@@ -312,7 +312,7 @@ impl Inode {
         })
     }
 
-    /// The block with all fields, and the checksum where the volume has one.
+    /// Encodes the block with all fields, and with the checksum if the volume has one.
     pub fn encode(&self, features: Features, seed: u32) -> BlockBytes {
         let mut block: BlockBytes = self.block[..].try_into().expect("a block");
         put(&mut block, 0, &self.mode.to_le_bytes());
@@ -361,7 +361,7 @@ impl Inode {
         block
     }
 
-    /// The same inode without contents and attributes, as recovery begins with one that no checkpoint has.
+    /// The same inode without contents and attributes, with which recovery begins if the checkpoint lacks the inode.
     pub fn emptied(mut self) -> Self {
         let start = ADDRS_AT + usize::from(self.extra_bytes);
         self.block_mut()[start..FOOTER_AT].fill(0);
@@ -371,7 +371,7 @@ impl Inode {
         self
     }
 
-    /// Its kind.
+    /// Kind of the inode.
     pub fn kind(&self) -> Kind {
         Kind::of_mode(self.mode).expect("checked when it was decoded")
     }
@@ -381,18 +381,18 @@ impl Inode {
         self.inline & bit != 0
     }
 
-    /// Whether its contents are addresses of blocks.
+    /// Whether its contents are in blocks, to which it has addresses.
     pub fn has_addresses(&self) -> bool {
         !self.has_inline(inline::DATA | inline::DENTRY)
             && matches!(self.kind(), Kind::Regular | Kind::Directory | Kind::Symlink)
     }
 
-    /// Addresses of data in the inode.
+    /// Number of data addresses in the inode.
     pub fn address_count(&self) -> u32 {
         INODE_WORDS - u32::from(self.extra_bytes / 4) - u32::from(self.xattr_words)
     }
 
-    /// The node's word that is the address `index`: what summaries call the offset in the node counts from there.
+    /// Offset of data address `index`; the offset in the node that summaries give counts from the first address.
     fn address_at(&self, index: u32) -> usize {
         debug_assert!(index < self.address_count());
         ADDRS_AT + usize::from(self.extra_bytes) + 4 * index as usize
@@ -409,8 +409,8 @@ impl Inode {
         put(self.block_mut(), at, &addr.0.to_le_bytes());
     }
 
-    /// The major and minor number of a device. Small numbers are in the first address, in Linux's old encoding, others in the second, in
-    /// the new one.
+    /// Major and minor number of a device. Small numbers are in the first address, in Linux's old encoding, others in the second,
+    /// in the new one.
     pub fn device(&self) -> (u32, u32) {
         let (old, new) = (self.address(0).0, self.address(1).0);
         if old != 0 {
@@ -420,7 +420,7 @@ impl Inode {
         }
     }
 
-    /// One of the five nodes that map what the inode does not: two direct, two indirect, one double indirect.
+    /// One of the five nodes that map what the inode itself does not: two direct, two indirect, one double indirect.
     pub fn node(&self, slot: usize) -> Nid {
         Nid(u32_at(&self.block, NIDS_AT + 4 * slot))
     }
@@ -431,7 +431,7 @@ impl Inode {
     }
 
     fn inline_range(&self) -> std::ops::Range<usize> {
-        // The format leaves the first address free.
+        // The format leaves the first address unused.
         let start = ADDRS_AT + usize::from(self.extra_bytes) + 4;
         start..NIDS_AT - 4 * usize::from(self.xattr_words)
     }
@@ -447,8 +447,8 @@ impl Inode {
         &mut self.block_mut()[range]
     }
 
-    /// The directory has its entries in blocks from now on. Such an inode keeps no room for extended attributes that it
-    /// cannot hold, unless it says how much.
+    /// Sets up the inode for directory entries in blocks. Without the flag [`inline::XATTR`] it keeps no room for extended attributes
+    /// then, unless it states the size of that room.
     pub fn leave_inline_entries(&mut self, features: Features) {
         self.inline_bytes_mut().fill(0);
         self.inline &= !inline::DENTRY;
@@ -496,21 +496,21 @@ fn checksum(block: &[u8], seed: u32) -> u32 {
     parts.into_iter().fold(seed, crc32)
 }
 
-/// The way to a block of a file: through which nodes, and which address of the last one.
+/// The path to a block of a file: through which nodes, and which address of the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     steps: [Step; 3],
     depth: usize,
-    /// The address in the last node, which is the inode if there are no steps.
+    /// Index of the address in the last node, which is the inode if there are no steps.
     pub index: u32,
 }
 
 /// One node of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// Its place in the node before: one of the five of an inode, or a word of an indirect node.
+    /// Its slot in the node before: one of the five of an inode, or a word of an indirect node.
     pub slot: u32,
-    /// Its offset in its footer.
+    /// The offset in its footer.
     pub offset: u32,
 }
 
@@ -558,17 +558,17 @@ impl Path {
         &self.steps[..self.depth]
     }
 
-    /// How many blocks of the file, from that of the path on, the last node maps.
+    /// Number of blocks of the file, from that of the path on, that the last node maps.
     pub fn blocks_left(&self, addresses: u32) -> u32 {
         if self.depth == 0 { addresses - self.index } else { NODE_WORDS - self.index }
     }
 }
 
-/// The first block of a file that the direct node at an offset maps, in an inode with so many addresses; `None` if the
-/// node at that offset is indirect or holds extended attributes.
+/// The first block of a file that the direct node at `offset` maps, if the inode has `addresses` addresses; `None` if the node at
+/// that offset is indirect or holds extended attributes.
 pub fn first_block(offset: u32, addresses: u32) -> Option<u64> {
     let words = NODE_WORDS;
-    // Direct nodes before it.
+    // Number of direct nodes before it.
     let before = match offset {
         0 => return Some(0),
         1 | 2 => offset - 1,
@@ -584,7 +584,7 @@ pub fn first_block(offset: u32, addresses: u32) -> Option<u64> {
     Some(u64::from(addresses) + u64::from(before) * u64::from(words))
 }
 
-/// Blocks of the largest file.
+/// Number of blocks of the largest file.
 pub fn blocks_max(addresses: u32) -> u64 {
     let words = u64::from(NODE_WORDS);
     u64::from(addresses) + 2 * words + 2 * words * words + words * words * words

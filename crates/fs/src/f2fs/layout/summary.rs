@@ -15,14 +15,14 @@ const ENTRY_BYTES: usize = 7;
 const JOURNAL_AT: usize = ENTRY_BYTES * SEGMENT_BLOCKS as usize;
 const FOOTER_AT: usize = BLOCK_BYTES - 5;
 
-/// The node or file page that refers to a block.
+/// The owner of a block: the node that refers to it, and where.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
-    /// The node that refers to it; of a node, its own number.
+    /// The node that refers to the block; for the block of a node, the node's own number.
     pub nid: Nid,
     /// The version of that node's NAT entry.
     pub version: u8,
-    /// Which of the node's addresses.
+    /// Index of the address in that node.
     pub offset: u16,
 }
 
@@ -41,21 +41,21 @@ impl Owner {
 /// The summary of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// Whether it is of nodes.
+    /// Whether the blocks are nodes.
     pub is_node: bool,
-    /// One owner for each block.
+    /// The owner of each block.
     pub owners: Vec<Owner>,
-    /// The journal: of the NAT, of the SIT, or of no meaning.
+    /// The journal: of the NAT, of the SIT, or unused.
     pub journal: [u8; JOURNAL_BYTES],
 }
 
 impl Summary {
-    /// One of a segment without owners.
+    /// Returns a summary without owners.
     pub fn new(is_node: bool) -> Self {
         Self { is_node, owners: vec![Owner::default(); SEGMENT_BLOCKS as usize], journal: [0; JOURNAL_BYTES] }
     }
 
-    /// Reads a summary block.
+    /// Decodes a summary block.
     pub fn decode(block: &[u8]) -> Self {
         let mut journal = [0; JOURNAL_BYTES];
         journal.copy_from_slice(&block[JOURNAL_AT..JOURNAL_AT + JOURNAL_BYTES]);
@@ -63,7 +63,7 @@ impl Summary {
         Self { is_node: block[FOOTER_AT] == 1, owners, journal }
     }
 
-    /// Writes a summary block.
+    /// Encodes a summary block.
     pub fn encode(&self) -> BlockBytes {
         let mut block = [0; BLOCK_BYTES];
         for (owner, room) in self.owners.iter().zip(block[..JOURNAL_AT].chunks_exact_mut(ENTRY_BYTES)) {
@@ -86,15 +86,14 @@ fn compact_owners(cursor: Cursor) -> usize {
     }
 }
 
-/// Blocks that compact summaries of three data logs take.
+/// Number of blocks that the compact summaries of three data logs take.
 pub fn compact_blocks(cursors: &[Cursor; 6]) -> u32 {
     let owners: usize = cursors[..3].iter().map(|cursor| compact_owners(*cursor)).sum();
     let in_first = (FOOTER_AT - 2 * JOURNAL_BYTES) / ENTRY_BYTES;
     1 + owners.saturating_sub(in_first).div_ceil(FOOTER_AT / ENTRY_BYTES) as u32
 }
 
-/// Reads compact summaries of the three data logs; `block` gives the blocks in their order. Errors: of `block`, or more
-/// entries than it has blocks for.
+/// Decodes compact summaries of the three data logs. Errors: more entries than the blocks have room for.
 pub fn decode_compact(blocks: &[u8], cursors: &[Cursor; 6]) -> Result<[Summary; 3]> {
     let needed = compact_blocks(cursors) as usize * BLOCK_BYTES;
     if blocks.len() < needed {
@@ -113,7 +112,7 @@ pub fn decode_compact(blocks: &[u8], cursors: &[Cursor; 6]) -> Result<[Summary; 
     Ok(summaries)
 }
 
-/// Writes compact summaries of the three data logs.
+/// Encodes compact summaries of the three data logs.
 pub fn encode_compact(summaries: [&Summary; 3], cursors: &[Cursor; 6]) -> Vec<BlockBytes> {
     let mut bytes = vec![0; compact_blocks(cursors) as usize * BLOCK_BYTES];
     put(&mut bytes, 0, &summaries[Log::HotData.index()].journal);
@@ -128,7 +127,7 @@ pub fn encode_compact(summaries: [&Summary; 3], cursors: &[Cursor; 6]) -> Vec<Bl
     bytes.chunks(BLOCK_BYTES).map(|block| block.try_into().expect("whole blocks")).collect()
 }
 
-/// Walks over the entries of compact summaries: none crosses into the room of a block's footer.
+/// Position while walking over the entries of compact summaries: no entry reaches into the room of a block's footer.
 struct Place {
     at: usize,
 }

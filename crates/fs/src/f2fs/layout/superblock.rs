@@ -13,7 +13,7 @@ const OFFSET: usize = 1024;
 /// Bytes of the structure.
 const BYTES: usize = 3072;
 const CRC_AT: usize = 3068;
-/// Units of UTF-16 of a label.
+/// UTF-16 units of a label.
 pub const LABEL_UNITS: usize = 512;
 const VERSION_BYTES: usize = 256;
 const EXTENSIONS_MAX: usize = 64;
@@ -22,7 +22,7 @@ const EXTENSIONS_MAX: usize = 64;
 pub const NAT_PER_BLOCK: u32 = 455;
 /// SIT entries in a block.
 pub const SIT_PER_BLOCK: u32 = 55;
-/// The bitmaps of a checkpoint block end here.
+/// Bytes of a checkpoint block that the bitmaps can take.
 pub(crate) const BITMAP_BYTES_MAX: u32 = 4092 - 192;
 
 /// Optional parts of the format, as bits of the superblock.
@@ -43,7 +43,7 @@ impl Features {
     /// The superblock has a checksum.
     pub const SB_CHECKSUM: u32 = 0x800;
 
-    /// Features that this file system reads.
+    /// Features that this file system supports.
     const SUPPORTED: u32 = Self::EXTRA_ATTR
         | Self::INODE_CHECKSUM
         | Self::FLEXIBLE_INLINE_XATTR
@@ -71,12 +71,12 @@ impl Features {
         (0x10000, "packed_ssa"),
     ];
 
-    /// Whether a feature is on.
+    /// Whether this feature is on.
     pub const fn has(self, bit: u32) -> bool {
         self.0 & bit != 0
     }
 
-    /// Features that the volume has and this file system has not, by name.
+    /// Names of the features that the volume has and this file system does not support.
     pub fn refused(self) -> Vec<String> {
         let bits = (0..32).map(|bit| 1 << bit).filter(|bit| self.has(*bit) && Self::SUPPORTED & bit == 0);
         bits.map(|bit| match Self::NAMES.iter().find(|(known, _)| *known == bit) {
@@ -92,28 +92,28 @@ impl Features {
     }
 }
 
-/// The superblock. Fields that are not here are zero when it is written.
+/// The superblock. Fields that are not listed here are written as zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// Size of the volume in blocks.
     pub block_count: u64,
-    /// Segments in a section, the unit of cleaning.
+    /// Segments in a section, which is the unit of cleaning.
     pub segments_per_section: u32,
     /// Sections in a zone; the logs are in different zones at first.
     pub sections_per_zone: u32,
     /// Sections of the main area.
     pub section_count: u32,
-    /// Segments from `segment0` on.
+    /// Number of segments from `segment0` on.
     pub segment_count: u32,
-    /// Segments of the checkpoint packs: 2.
+    /// Number of segments of the checkpoint packs: 2.
     pub segments_checkpoint: u32,
-    /// Segments of the SIT, both copies.
+    /// Number of segments of the SIT, both copies.
     pub segments_sit: u32,
-    /// Segments of the NAT, both copies.
+    /// Number of segments of the NAT, both copies.
     pub segments_nat: u32,
-    /// Segments of the SSA.
+    /// Number of segments of the SSA.
     pub segments_ssa: u32,
-    /// Segments of the main area.
+    /// Number of segments of the main area.
     pub segments_main: u32,
     /// Address of the first segment.
     pub segment0: Addr,
@@ -131,11 +131,11 @@ pub struct Superblock {
     pub root: Nid,
     /// Identity of the volume.
     pub uuid: [u8; 16],
-    /// Its name.
+    /// Label of the volume.
     pub label: String,
     /// File name extensions whose contents are cold, then those whose contents are hot.
     pub extensions: (Vec<String>, Vec<String>),
-    /// Blocks of a checkpoint pack that hold the version bitmap of the SIT, where it does not fit.
+    /// Blocks of a checkpoint pack that hold the version bitmap of the SIT, where it does not fit into the checkpoint block.
     pub checkpoint_payload: u32,
     /// Description of the system that made the volume.
     pub version: String,
@@ -144,7 +144,7 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// Reads a copy from its block. Errors: it is none, or contradicts itself, or has what is not supported.
+    /// Decodes a copy. Errors: it is no superblock, contradicts itself, or has a feature that is not supported.
     pub fn decode(block: &[u8]) -> Result<Self> {
         let raw = &block[OFFSET..OFFSET + BYTES];
         let magic = u32_at(raw, 0);
@@ -303,7 +303,7 @@ impl Superblock {
         Ok(())
     }
 
-    /// Writes a copy into its block, whose other bytes stay.
+    /// Encodes a copy into its block, whose other bytes stay.
     pub fn encode(&self, block: &mut BlockBytes) {
         let raw = &mut block[OFFSET..OFFSET + BYTES];
         raw.fill(0);
@@ -343,7 +343,7 @@ impl Superblock {
             put(raw, at, &word.to_le_bytes());
         }
         put(raw, 108, &self.uuid);
-        // The last unit stays zero: it ends the label.
+        // The last unit stays zero: it terminates the label.
         for (index, unit) in self.label.encode_utf16().take(LABEL_UNITS - 1).enumerate() {
             put(raw, 124 + 2 * index, &unit.to_le_bytes());
         }
@@ -384,26 +384,26 @@ impl Superblock {
     }
 }
 
-/// Layout of the volume: the only place that converts between addresses.
+/// Layout of the volume: the only code that converts between addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     checkpoint: Addr,
     sit: Addr,
-    /// Blocks of one copy of the SIT.
+    /// Number of blocks of one copy of the SIT.
     pub sit_blocks: u32,
     nat: Addr,
-    /// Blocks of one copy of the NAT.
+    /// Number of blocks of one copy of the NAT.
     pub nat_blocks: u32,
     ssa: Addr,
     main: Addr,
-    /// Segments of the main area.
+    /// Number of segments of the main area.
     pub main_segments: u32,
     /// Segments in a section.
     pub segments_per_section: u32,
 }
 
 impl Geometry {
-    /// The block of the port.
+    /// The block of the port at an address.
     pub fn block(addr: Addr) -> Block {
         Block(u64::from(addr.0))
     }
@@ -413,12 +413,12 @@ impl Geometry {
         Addr(self.checkpoint.0 + pack as u32 * SEGMENT_BLOCKS)
     }
 
-    /// Nodes of the volume have smaller numbers.
+    /// Upper bound of the node numbers of the volume.
     pub fn nid_end(&self) -> Nid {
         Nid(self.nat_blocks.saturating_mul(NAT_PER_BLOCK))
     }
 
-    /// Which block of the NAT has a node's entry, and which entry it is there. `nid` is below [`Self::nid_end`].
+    /// The block of the NAT that has a node's entry, and the entry's index there. `nid` must be below [`Self::nid_end`].
     pub fn nat_place(nid: Nid) -> (u32, usize) {
         (nid.0 / NAT_PER_BLOCK, (nid.0 % NAT_PER_BLOCK) as usize)
     }
@@ -429,7 +429,7 @@ impl Geometry {
         Addr(self.nat.0 + (2 * segment + u32::from(second)) * SEGMENT_BLOCKS + offset)
     }
 
-    /// Which block of the SIT has a segment's entry, and which entry it is there.
+    /// The block of the SIT that has a segment's entry, and the entry's index there.
     pub fn sit_place(segment: SegNo) -> (u32, usize) {
         (segment.0 / SIT_PER_BLOCK, (segment.0 % SIT_PER_BLOCK) as usize)
     }
@@ -444,7 +444,7 @@ impl Geometry {
         Addr(self.ssa.0 + segment.0)
     }
 
-    /// Segment and offset of a block of the main area; `None` outside.
+    /// Segment and offset of a block of the main area; `None` for an address outside of it.
     pub fn place_of(&self, addr: Addr) -> Option<(SegNo, u32)> {
         let offset = addr.0.checked_sub(self.main.0).filter(|_| addr.is_place())?;
         let segment = SegNo(offset / SEGMENT_BLOCKS);
@@ -456,7 +456,7 @@ impl Geometry {
         Addr(self.main.0 + segment.0 * SEGMENT_BLOCKS + offset)
     }
 
-    /// Blocks of the main area.
+    /// Number of blocks of the main area.
     pub fn main_blocks(&self) -> u32 {
         self.main_segments * SEGMENT_BLOCKS
     }

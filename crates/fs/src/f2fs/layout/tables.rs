@@ -10,19 +10,19 @@ const NAT_BYTES: usize = 9;
 const SIT_BYTES: usize = 74;
 /// Bytes of a journal in a summary.
 pub(crate) const JOURNAL_BYTES: usize = 507;
-/// Entries that a journal of the NAT has room for.
+/// Most entries of a journal of the NAT.
 pub const NAT_JOURNAL_MAX: usize = (JOURNAL_BYTES - 2) / (4 + NAT_BYTES);
-/// Entries that a journal of the SIT has room for.
+/// Most entries of a journal of the SIT.
 pub const SIT_JOURNAL_MAX: usize = (JOURNAL_BYTES - 2) / (4 + SIT_BYTES);
 
-/// Address of a node.
+/// An entry of the NAT: the address of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NatEntry {
-    /// Grows when the number is given to a new node.
+    /// Version; grows when the number is given to a new node.
     pub version: u8,
     /// The inode to which the node belongs.
     pub ino: Nid,
-    /// Its block; [`Addr::NULL`] if the number is free.
+    /// Address of its block; [`Addr::NULL`] if the number is free.
     pub addr: Addr,
 }
 
@@ -37,29 +37,29 @@ impl NatEntry {
         put(bytes, 5, &self.addr.0.to_le_bytes());
     }
 
-    /// Entry `index` of a block of the NAT.
+    /// Decodes entry `index` of a block of the NAT.
     pub fn from_block(block: &[u8], index: usize) -> Self {
         debug_assert!(index < NAT_PER_BLOCK as usize);
         Self::decode(&block[index * NAT_BYTES..])
     }
 
-    /// Puts it into a block of the NAT.
+    /// Encodes the entry into a block of the NAT.
     pub fn into_block(self, block: &mut [u8], index: usize) {
         debug_assert!(index < NAT_PER_BLOCK as usize);
         self.encode(&mut block[index * NAT_BYTES..]);
     }
 }
 
-/// Which blocks of a segment are valid.
+/// An entry of the SIT: the valid blocks of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SitEntry {
-    /// How many.
+    /// Number of valid blocks.
     pub valid: u16,
-    /// The log that it belongs to, as the number of the format.
+    /// The log to which the segment belongs, as the format numbers it.
     pub log: u8,
-    /// A bit for each block.
+    /// A bit for each block that is valid.
     pub map: [u8; SEGMENT_BLOCKS as usize / 8],
-    /// When it was changed, in seconds of the time during which the volume was mounted.
+    /// Time of the last change, in seconds during which the volume was mounted.
     pub mtime_s: u64,
 }
 
@@ -86,13 +86,13 @@ impl SitEntry {
         put(bytes, 66, &self.mtime_s.to_le_bytes());
     }
 
-    /// Entry `index` of a block of the SIT.
+    /// Decodes entry `index` of a block of the SIT.
     pub fn from_block(block: &[u8], index: usize) -> Self {
         debug_assert!(index < SIT_PER_BLOCK as usize);
         Self::decode(&block[index * SIT_BYTES..])
     }
 
-    /// Puts it into a block of the SIT.
+    /// Encodes the entry into a block of the SIT.
     pub fn into_block(&self, block: &mut [u8], index: usize) {
         debug_assert!(index < SIT_PER_BLOCK as usize);
         self.encode(&mut block[index * SIT_BYTES..]);
@@ -103,7 +103,7 @@ impl SitEntry {
         block_bit(&self.map, offset as usize)
     }
 
-    /// Marks a block; the count follows.
+    /// Marks a block as valid or not, and adjusts the count.
     pub fn set_valid(&mut self, offset: u32, valid: bool) {
         if self.is_valid(offset) != valid {
             set_block_bit(&mut self.map, offset as usize, valid);
@@ -111,13 +111,13 @@ impl SitEntry {
         }
     }
 
-    /// Bits that are set.
+    /// Number of set bits.
     pub fn counted(&self) -> u16 {
         self.map.iter().map(|byte| byte.count_ones() as u16).sum()
     }
 }
 
-/// Entries of a journal of the NAT. Errors: more than there is room for.
+/// Decodes a journal of the NAT. Errors: more entries than there is room for.
 pub fn decode_nat_journal(journal: &[u8]) -> Result<Vec<(Nid, NatEntry)>> {
     let count = usize::from(u16_at(journal, 0));
     if count > NAT_JOURNAL_MAX {
@@ -127,7 +127,7 @@ pub fn decode_nat_journal(journal: &[u8]) -> Result<Vec<(Nid, NatEntry)>> {
     Ok(entries.map(|entry| (Nid(u32_at(entry, 0)), NatEntry::decode(&entry[4..]))).collect())
 }
 
-/// Entries of a journal of the SIT. Errors: more than there is room for.
+/// Decodes a journal of the SIT. Errors: more entries than there is room for.
 pub fn decode_sit_journal(journal: &[u8]) -> Result<Vec<(SegNo, SitEntry)>> {
     let count = usize::from(u16_at(journal, 0));
     if count > SIT_JOURNAL_MAX {
@@ -137,7 +137,7 @@ pub fn decode_sit_journal(journal: &[u8]) -> Result<Vec<(SegNo, SitEntry)>> {
     Ok(entries.map(|entry| (SegNo(u32_at(entry, 0)), SitEntry::decode(&entry[4..]))).collect())
 }
 
-/// A journal of the NAT. Panics if there are more than [`NAT_JOURNAL_MAX`] entries (a bug of ours).
+/// Encodes a journal of the NAT. Panics on more than [`NAT_JOURNAL_MAX`] entries, which is a bug of the file system.
 pub fn encode_nat_journal(entries: &[(Nid, NatEntry)]) -> [u8; JOURNAL_BYTES] {
     assert!(entries.len() <= NAT_JOURNAL_MAX, "{} entries for the NAT journal", entries.len());
     let mut journal = [0; JOURNAL_BYTES];
@@ -149,7 +149,7 @@ pub fn encode_nat_journal(entries: &[(Nid, NatEntry)]) -> [u8; JOURNAL_BYTES] {
     journal
 }
 
-/// A journal of the SIT. Panics if there are more than [`SIT_JOURNAL_MAX`] entries (a bug of ours).
+/// Encodes a journal of the SIT. Panics on more than [`SIT_JOURNAL_MAX`] entries, which is a bug of the file system.
 pub fn encode_sit_journal(entries: &[(SegNo, SitEntry)]) -> [u8; JOURNAL_BYTES] {
     assert!(entries.len() <= SIT_JOURNAL_MAX, "{} entries for the SIT journal", entries.len());
     let mut journal = [0; JOURNAL_BYTES];

@@ -1,5 +1,4 @@
-//! Extended attributes: a header and entries, in the inline room of an inode and, behind it as if it went on there, in a
-//! node of their own.
+//! Extended attributes: a header and entries, in the inline room of an inode and, continued without a gap, in a node of their own.
 
 use super::bytes::{put, u16_at, u32_at};
 use crate::f2fs::error::{Result, corrupt};
@@ -8,10 +7,10 @@ use crate::xattrs::Xattr;
 const MAGIC: u32 = 0xf2f5_2011;
 const HEADER_BYTES: usize = 24;
 const ENTRY_BYTES: usize = 4;
-/// Bytes of the node that holds what does not fit into the inode.
+/// Bytes of the node that holds the attributes that do not fit into the inode.
 pub const NODE_BYTES: usize = 4072;
 
-/// The prefixes of names.
+/// Indexes of name prefixes, with the prefixes.
 pub const PREFIXES: [(u8, &str); 9] = [
     (1, "user."),
     (2, "system.posix_acl_access"),
@@ -30,11 +29,11 @@ impl Xattr {
     }
 }
 
-/// Reads the attributes of a whole room: inline bytes, then the node's. Errors: entries that leave it.
+/// Decodes the attributes of a whole room: inline bytes, then those of the node. Errors: entries that exceed it.
 pub fn decode(room: &[u8]) -> Result<Vec<Xattr>> {
     let mut xattrs = Vec::new();
     if room.len() < HEADER_BYTES || u32_at(room, 0) != MAGIC {
-        // A room without a header holds nothing.
+        // A room without a header holds no attributes.
         return Ok(xattrs);
     }
     let mut at = HEADER_BYTES;
@@ -58,7 +57,7 @@ pub fn decode(room: &[u8]) -> Result<Vec<Xattr>> {
     Ok(xattrs)
 }
 
-/// Writes attributes into a room of so many bytes; `None` if they do not fit. The list ends with a zero word.
+/// Encodes attributes into a room of `room_bytes`; `None` if they do not fit. The list ends with a zero word.
 pub fn encode(xattrs: &[Xattr], room_bytes: usize) -> Option<Vec<u8>> {
     let mut room = vec![0; room_bytes];
     if xattrs.is_empty() {

@@ -1,18 +1,19 @@
-//! What has a fixed place on the disk: two packs of a checkpoint that take turns, two copies of each block of the tables (NAT and SIT)
-//! that take turns, and a summary for each segment.
+//! The fixed area of the disk: two checkpoint packs that are used in turn, two copies of each block of the tables (NAT and SIT)
+//! that are used in turn, and a summary for each segment.
 //!
-//! Place in the data flow: everything else of the writer goes to logs and is found by the tables in memory. It notes here which
-//! entries of these changed; a [`checkpoint`](super::checkpoint) has them and itself stored here. Nothing here knows the state.
+//! Place in the data flow: all other writes go to logs and are found by the tables in memory. The writer notes here which entries
+//! of these changed; a [`checkpoint`](super::checkpoint) has them and itself stored here. Nothing here knows the state.
 //!
-//! Invariants: no block to which the last checkpoint refers is written; with the last block of what [`Area::store`] wrote, and not
-//! before, the new one is complete. Summaries of nodes are in the pack of an unmount only. After a power cut the footers of the nodes take
-//! their place.
+//! Invariants: no block to which the last checkpoint refers is written; the new checkpoint is complete with the last block that
+//! [`Area::store`] wrote, and not before. Summaries of nodes are in the pack of an unmount only. After a power cut the footers of
+//! the nodes take their place.
 //!
-//! A file system on append-only segments has no fixed places and brings another file like this one: [`Area::of`] (the newest checkpoint
-//! and its tables, when it is mounted), [`Area::note_node`] and [`Area::note_segment`] (what changed), [`Area::store`] and
-//! [`Area::turn`] (tables and checkpoint appended, in the order of append-segments §4.4), [`Area::summary_place`] (or a summary in the
-//! segment itself), [`Area::nameless_max`]; beside them cleaning of its own segments, before there are too few for a checkpoint. Such a
-//! volume is mounted with [`InPlace::never`](super::InPlace::never), and its logs fill no holes (append-segments §4.11).
+//! A file system on append-only segments has no fixed places and brings another file like this one: [`Area::of`] (the newest
+//! checkpoint and its tables, when it is mounted), [`Area::note_node`] and [`Area::note_segment`] (what changed), [`Area::store`]
+//! and [`Area::turn`] (tables and checkpoint appended, in the order of append-segments §4.4), [`Area::summary_place`] (or a summary
+//! in the segment itself), [`Area::nameless_max`]; beside them cleaning of its own segments, before there are too few for a
+//! checkpoint. Such a volume is mounted with [`InPlace::never`](super::InPlace::never), and its logs fill no holes (append-segments
+//! §4.11).
 
 use super::super::layout::bytes::{block_bit, set_block_bit};
 use super::super::layout::checkpoint::{Checkpoint, Flags, ORPHANS_PER_BLOCK, encode_orphans};
@@ -28,23 +29,23 @@ use super::segments::Marks;
 use crate::port::{BLOCK_BYTES, BlockBytes};
 use std::collections::BTreeSet;
 
-/// Blocks of a pack that are not for inodes without names: its head, its summaries and its last block.
+/// Number of blocks of a pack that do not list inodes without names: its head, its summaries and its last block.
 pub(super) const PACK_OTHERS: u32 = 8;
 
-/// Which copies count, and what they lack.
+/// Which copies are valid, and which entries they lack.
 #[derive(Debug)]
 pub(super) struct Area {
     geometry: Geometry,
-    /// Blocks of a pack that go on with the bitmaps of its head.
+    /// Number of blocks of a pack that continue the bitmaps of its head.
     pub(super) payload: u32,
     pack: usize,
-    /// Entries that the blocks of the NAT on the disk lack.
+    /// Nodes whose entries differ from the blocks of the NAT on the disk.
     nat_changed: BTreeSet<Nid>,
-    /// Entries that those of the SIT lack.
+    /// Segments whose entries differ from the blocks of the SIT on the disk.
     sit_changed: Marks,
 }
 
-/// A checkpoint that is stored but for its last block.
+/// A checkpoint that is stored except for its last block.
 #[derive(Debug)]
 pub(super) struct Stored {
     pack: usize,
@@ -58,20 +59,20 @@ pub(super) struct Tables<'a> {
     pub(super) sit: &'a [SitEntry],
     /// Summaries of the segments that logs write, in the order of the logs.
     pub(super) summaries: Vec<&'a Summary>,
-    /// Inodes without names.
+    /// Inodes without names, which are listed as orphans.
     pub(super) nameless: Vec<Nid>,
-    /// Nothing follows.
+    /// Whether the volume is being unmounted, so that nothing follows.
     pub(super) is_unmount: bool,
 }
 
-/// Takes a block and its place.
+/// Receives a block and its address.
 type Out<'a> = &'a mut dyn FnMut(Addr, &BlockBytes);
 
 /// Changed entries of the NAT and of the SIT that are in journals.
 type Journals<'a> = (&'a [(Nid, NatEntry)], &'a [(SegNo, SitEntry)]);
 
 impl Area {
-    /// For a volume that was just mounted: entries in the journals are not in its table blocks yet.
+    /// Returns the area of a volume that was just mounted: entries in the journals are not in its table blocks yet.
     pub(super) fn of(volume: &Volume) -> Self {
         let geometry = *volume.geometry();
         let segments = geometry.main_segments;
@@ -83,17 +84,17 @@ impl Area {
         Self { geometry, payload, pack: volume.pack(), nat_changed, sit_changed }
     }
 
-    /// The entry of a node changed.
+    /// Notes that the entry of a node changed.
     pub(super) fn note_node(&mut self, nid: Nid) {
         self.nat_changed.insert(nid);
     }
 
-    /// The entry of a segment changed.
+    /// Notes that the entry of a segment changed.
     pub(super) fn note_segment(&mut self, segment: SegNo) {
         self.sit_changed.insert(segment);
     }
 
-    /// A checkpoint is complete; the next one takes the other pack.
+    /// The checkpoint is complete; the next one uses the other pack.
     pub(super) fn turn(&mut self, stored: &Stored) {
         self.pack = stored.pack;
     }
@@ -103,20 +104,20 @@ impl Area {
         self.geometry.summary_block(segment)
     }
 
-    /// Inodes without names that a checkpoint has room for.
+    /// Most inodes without names that a checkpoint can list.
     pub(super) fn nameless_max(&self) -> usize {
         let others = PACK_OTHERS + self.payload.min(SEGMENT_BLOCKS / 2);
         (SEGMENT_BLOCKS - others) as usize * ORPHANS_PER_BLOCK
     }
 
-    /// Has tables and checkpoint written but for its last block, and says in the checkpoint where they are.
+    /// Writes tables and checkpoint except for its last block, and enters the places of the tables into the checkpoint.
     pub(super) fn store(&mut self, tables: &Tables<'_>, checkpoint: &mut Checkpoint, out: Out<'_>) -> Stored {
         let nat = self.store_nat(tables.nat, checkpoint, out);
         let sit = self.store_sit(tables.sit, checkpoint, out);
         self.store_pack(tables, (&nat, &sit), checkpoint, out)
     }
 
-    /// Changed entries of the NAT go into the journal, or all of them into the other copies of their blocks.
+    /// Puts changed entries of the NAT into the journal, or, if they do not fit, into the other copies of their blocks.
     fn store_nat(
         &mut self,
         nat: &ByNid<NatEntry>,
@@ -133,7 +134,7 @@ impl Area {
             let mut block = [0; BLOCK_BYTES];
             let first = index * NAT_PER_BLOCK;
             for (nid, entry) in nat.range(Nid(first)..Nid(first + NAT_PER_BLOCK)) {
-                // What was never written is not there yet.
+                // A node that was never written is not in the NAT yet.
                 let entry = if entry.addr == Addr::NEW { NatEntry::default() } else { *entry };
                 entry.into_block(&mut block, (nid.0 - first) as usize);
             }
@@ -144,7 +145,7 @@ impl Area {
         Vec::new()
     }
 
-    /// The same for the SIT.
+    /// Does the same for the SIT.
     fn store_sit(
         &mut self,
         sit: &[SitEntry],
@@ -170,7 +171,7 @@ impl Area {
         Vec::new()
     }
 
-    /// The blocks of the pack but for the last one, which is returned.
+    /// Writes the blocks of the pack except for the last one, which is returned.
     fn store_pack(
         &self,
         tables: &Tables<'_>,

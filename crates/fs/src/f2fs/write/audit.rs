@@ -1,4 +1,4 @@
-//! Checks what has to hold of the segments between any two operations: invariants 1 and 2 of [`space`](super::space).
+//! Checks of the segments in memory that must hold between any two operations: invariants 1 and 2 of [`space`](super::space).
 //!
 //! Deliberately absent: the contents of the disk, which [`check`](super::super::check()) checks.
 
@@ -11,7 +11,7 @@ impl F2fs {
     /// Checks the state in memory. Errors: the first violation.
     pub fn audit(&self) -> Result<(), String> {
         let state = self.state.borrow();
-        // A planted bug has to be found by what it does.
+        // A planted bug has to be found by its effects.
         if state.planted.is_some() { Ok(()) } else { state.audit() }
     }
 }

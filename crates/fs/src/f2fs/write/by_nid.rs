@@ -44,7 +44,7 @@ impl<T> ByNid<T> {
         *self.place(nid) = Some(value);
     }
 
-    /// Keeps an entry that exists.
+    /// Inserts a value unless the node has one.
     pub(super) fn insert_new(&mut self, nid: Nid, value: T) {
         self.place(nid).get_or_insert(value);
     }
@@ -53,7 +53,7 @@ impl<T> ByNid<T> {
         self.0.get_mut(nid.0 as usize)?.take()
     }
 
-    /// Those in a range, in ascending order.
+    /// The values in a range, in ascending order.
     pub(super) fn range(&self, range: Range<Nid>) -> impl Iterator<Item = (Nid, &T)> {
         let end = (range.end.0 as usize).min(self.0.len());
         let start = (range.start.0 as usize).min(end);
@@ -79,16 +79,16 @@ impl<T> FromIterator<(Nid, T)> for ByNid<T> {
     }
 }
 
-/// Nodes that differ from their blocks on the disk, with their inodes in front. A node belongs to one inode.
+/// Nodes that differ from their blocks on the disk, each after its inode. A node belongs to one inode.
 #[derive(Debug, Default)]
 pub(super) struct DirtyNodes {
     nodes: BTreeSet<(Nid, Nid)>,
-    /// Which of them are in the set: most that become dirty are so already.
+    /// Whether each node is in the set: most nodes that become dirty are dirty already.
     is_in: Vec<bool>,
 }
 
 impl DirtyNodes {
-    /// Says whether it was clean.
+    /// Inserts a node; returns whether it was clean.
     #[inline]
     pub(super) fn insert(&mut self, (ino, nid): (Nid, Nid)) -> bool {
         let at = nid.0 as usize;

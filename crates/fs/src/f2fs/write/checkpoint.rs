@@ -1,7 +1,7 @@
-//! Making a checkpoint: everything in memory gets its place on the disk, and what refers to all of it.
+//! Making a checkpoint: everything in memory gets its place on the disk, followed by the blocks that refer to it.
 //!
-//! The order on the disk is: data, nodes, what [`area`](super::area) writes but for its last block; a flush; the last block, durable by
-//! itself. Until then the checkpoint before it is the valid one, and no block of it is written.
+//! The order on the disk is: data, nodes, the blocks of [`area`](super::area) except for the last one; a flush; the last block,
+//! which is written durably. Until then the checkpoint before it is the valid one, and none of its blocks is written.
 
 use super::super::layout::checkpoint::{Checkpoint, Epoch, crc_of};
 use super::super::layout::node::Footer;
@@ -16,13 +16,13 @@ use super::stop::Step;
 use crate::port::Block;
 use std::collections::BTreeSet;
 
-/// A checkpoint of which all but the last block is on its way.
+/// A checkpoint whose blocks have been submitted, except for the last one.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) checkpoint: Checkpoint,
-    /// Segments as it has them.
+    /// Valid blocks of the segments in this checkpoint.
     pub(super) kept: Vec<Kept>,
-    /// Numbers of nodes that are free in it.
+    /// Node numbers that are free in this checkpoint.
     freed: BTreeSet<Nid>,
     /// Places of its tables.
     pub(super) stored: Stored,
@@ -36,7 +36,7 @@ pub(super) struct NodeMarks {
 }
 
 impl State {
-    /// Gives everything its place and fills the outbox. May be run again after it has stopped.
+    /// Gives everything its place and fills the outbox. It may be run again after it has stopped.
     pub(super) fn prepare(&mut self, is_unmount: bool) -> Step<Pending> {
         while let Some(&(ino, index)) = self.blocks_dirty.first() {
             self.place_block(ino, index)?;
@@ -71,7 +71,7 @@ impl State {
         Ok(Pending { checkpoint, kept, freed, stored })
     }
 
-    /// The checkpoint is complete, and what became free with it may have been discarded.
+    /// The checkpoint is complete; `discarded` are the ranges that were discarded among those that it freed.
     pub(super) fn commit(&mut self, pending: Pending, discarded: &[(Block, u32)]) {
         self.epoch = Epoch::of(&pending.checkpoint, crc_of(&pending.stored.last.1));
         self.checkpoint = pending.checkpoint;
@@ -138,8 +138,7 @@ impl State {
     }
 }
 
-/// Whether the node at an offset holds numbers of nodes: the two indirect ones, the double indirect one, and those below
-/// it.
+/// Whether the node at an offset holds node numbers: the two indirect ones, the double indirect one, and those below it.
 pub(super) fn is_indirect(offset: u32) -> bool {
     const WORDS: u32 = super::super::layout::node::NODE_WORDS;
     if offset == Footer::XATTR_OFFSET {

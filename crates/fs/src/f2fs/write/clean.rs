@@ -32,7 +32,7 @@ use flashweir_core::{Duration, Order, Payload};
 enum Reason {
     /// An operation waits for room.
     Foreground,
-    /// There is time.
+    /// There is time for it.
     Background,
 }
 
@@ -63,8 +63,8 @@ impl State {
         }
     }
 
-    /// Gives a block of data another place, in the cold log; the content is what the disk had, or newer. Nothing if its
-    /// owner refers to it no more.
+    /// Moves a block of data to the cold log; the content is that of the disk, or newer. Does nothing if its owner does not refer
+    /// to it any more.
     fn move_data(
         &mut self,
         from: Addr,
@@ -91,7 +91,7 @@ impl State {
         Ok(Some((ino, to, content)))
     }
 
-    /// Marks a node to be rewritten, if it is at this block.
+    /// Marks a node to be rewritten, if it is still at this block.
     fn move_node(&mut self, from: Addr, nid: Nid) -> Step<()> {
         let Some(entry) = self.nat.get(&nid).filter(|entry| entry.addr == from) else { return Ok(()) };
         if entry.ino == nid {
@@ -126,7 +126,7 @@ impl F2fs {
         Ok(())
     }
 
-    /// Cleans until there is room for a checkpoint and for cleaning itself. Called before what takes room.
+    /// Cleans until there is room for a checkpoint and for cleaning itself. Called before an operation that takes room.
     pub(super) async fn balance(&self) -> std::result::Result<(), Errno> {
         if !self.needs_room() {
             return Ok(());
@@ -148,7 +148,7 @@ impl F2fs {
         state.is_short(0) && !state.is_hopeless()
     }
 
-    /// In a box, since otherwise the future of each change would be larger by this one, which it seldom needs.
+    /// In a box, because otherwise the future of each change would be larger by this one, which it seldom needs.
     fn gain_room(&self) -> Boxed<'_, std::result::Result<(), Errno>> {
         Box::pin(async move {
             if self.state.borrow().has_emptied() {
@@ -160,7 +160,7 @@ impl F2fs {
                 let Some(victim) = self.state.borrow().victim(Choice::Greedy) else { break };
                 self.clean(victim, Reason::Foreground).await?;
                 (freed, looked_at) = (freed + 1, looked_at + 1);
-                // A section for each log is what a checkpoint may open.
+                // A checkpoint may open a section for each log.
                 if self.state.borrow().space.free.sections() < Log::ALL.len() as u32 {
                     self.checkpoint_of(Scope::Metadata).await?;
                     freed = 0;
@@ -174,7 +174,7 @@ impl F2fs {
         })
     }
 
-    /// Moves out of a section what is valid in it.
+    /// Moves the valid blocks out of a section.
     async fn clean(&self, section: u32, reason: Reason) -> std::result::Result<(), Errno> {
         {
             let space = &mut self.state.borrow_mut().space;
@@ -252,7 +252,7 @@ impl F2fs {
         result
     }
 
-    /// Moves a block unless its file is in the middle of an fsync, whose nodes would refer to the new place.
+    /// Moves a block unless its file is in the middle of an fsync, whose nodes would then refer to the new place.
     fn move_one(
         &self,
         state: &mut State,
@@ -294,8 +294,8 @@ impl F2fs {
         }
     }
 
-    /// One turn of cleaning in the background, if it is time for one, and a checkpoint, if there was something for it and none was
-    /// made for `interval`. Says when to come back.
+    /// Does one turn of background cleaning if it is time for one, and makes a checkpoint if something changed and none was made
+    /// for `interval`. Returns the time until the next call.
     pub(super) async fn checkpoint_in_background(&self, now: Timestamp, interval: Duration) -> Duration {
         let seconds = |span: Duration| span.as_nanos().div_ceil(1_000_000_000).max(1);
         let now_s = now.seconds.max(0) as u64;
@@ -306,7 +306,7 @@ impl F2fs {
         }
         if now_s >= looked_s + seconds(interval) {
             if looked_s > 0 && self.checkpoints_begun.get() == begun {
-                // A caller that has to know of an error gets it, too.
+                // Callers that need to know of an error get it as well.
                 let _ = self.checkpoint().await;
             }
             (looked_s, begun) = (now_s, self.checkpoints_begun.get());
@@ -316,7 +316,7 @@ impl F2fs {
         Duration::from_secs(next_s.max(1))
     }
 
-    /// One turn of cleaning in the background; says when the next one is.
+    /// Does one turn of background cleaning; returns the time until the next one.
     pub(super) async fn clean_in_background(&self, now: Timestamp) -> Option<Duration> {
         let times = self.options.background.clone()?;
         let slept = self.sleep.get().unwrap_or(times.sleep_min);
@@ -325,7 +325,7 @@ impl F2fs {
             return None;
         }
         if self.is_asleep.replace(false) {
-            // Writers have priority.
+            // Writers take precedence.
             return Some(slept);
         }
         let step = times.sleep_min;
@@ -350,7 +350,7 @@ impl F2fs {
         let next = if self.state.borrow().has_many_holes() { shorter } else { longer };
         let victim = self.state.borrow().victim(Choice::CostBenefit);
         let Some(victim) = victim else {
-            // There is nothing to do before the next write.
+            // There is nothing to clean before the next write.
             self.has_new_holes.set(false);
             self.is_asleep.set(true);
             sleep(times.sleep_without_victim);
@@ -363,13 +363,13 @@ impl F2fs {
         match cleaned {
             Ok(()) if next == times.sleep_without_victim => sleep(times.sleep_min),
             Ok(()) => sleep(next),
-            // A caller that has to know of the error gets it, too.
+            // Callers that need to know of the error get it as well.
             Err(_) => sleep(times.sleep_without_victim),
         }
     }
 }
 
-/// Blocks that are on their way to a new place.
+/// Blocks that are being moved.
 struct Moved {
     writes: Vec<Write>,
     tickets: Vec<crate::port::Ticket>,

@@ -1,4 +1,4 @@
-//! The calls of the vfs.
+//! The operations that the vfs calls.
 
 use super::super::layout::dentry::Entry;
 use super::super::layout::node::{self, INODE_WORDS, Inode, Kind as NodeKind, blocks_max, inline};
@@ -25,9 +25,9 @@ use flashweir_core::{Contents, Duration, Order, Payload};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// Blocks that an operation on names takes at most: nodes, blocks of directories, an inode.
+/// Most blocks that an operation on names takes: nodes, blocks of directories, an inode.
 const NAMES_BLOCKS: u64 = 12;
-/// Names of one inode.
+/// Most names of one inode.
 pub(super) const LINKS_MAX: u32 = u32::MAX >> 1;
 
 impl State {
@@ -38,7 +38,7 @@ impl State {
         Ok(())
     }
 
-    /// Makes an inode that is to get its entry and contents. There is room for it and its attributes.
+    /// Creates an inode, whose entry and contents come later. There must be room for it and its attributes.
     fn create_inode(&mut self, dir: Nid, name: &[u8], new: &NewNode, xattrs: &[Xattr]) -> Step<Nid> {
         let kind = node_kind(new.kind);
         let (inline_data, inline_dentry) = (self.inline_data, self.inline_dentry);
@@ -69,7 +69,7 @@ impl State {
         Ok(ino)
     }
 
-    /// One name less. Says whether the inode has to be freed now.
+    /// Takes one name off an inode; returns whether the inode has to be freed now.
     fn drop_name(&mut self, ino: Nid, now: Timestamp) -> Step<bool> {
         let inode = self.inode_mut(ino)?;
         inode.ctime = time(now);
@@ -81,7 +81,7 @@ impl State {
         Ok(!self.held.contains_key(&ino))
     }
 
-    /// An inode got another parent.
+    /// Notes that an inode has moved to another parent.
     fn moved(
         &mut self,
         ino: Nid,
@@ -98,7 +98,7 @@ impl State {
         Ok(())
     }
 
-    /// `..` of a directory, nothing of others; in memory afterwards.
+    /// The entry `..` of a directory, which is in memory afterwards; `None` for other inodes.
     fn dots(&mut self, ino: Nid) -> Step<Option<(Place, Entry)>> {
         match self.inode(ino)?.kind() {
             NodeKind::Directory => Ok(Some(self.find(ino, b"..")?.ok_or(Errno::EUCLEAN)?)),
@@ -106,7 +106,7 @@ impl State {
         }
     }
 
-    /// Takes room for the pages of a range that have none.
+    /// Reserves room for the pages of a range that have none.
     fn reserve_range(&mut self, ino: Nid, (at, end): (u64, u64)) -> Step<()> {
         self.make_blocks(ino)?;
         let indices = at / BLOCK_BYTES as u64..end.div_ceil(BLOCK_BYTES as u64);
@@ -291,11 +291,11 @@ impl Nodes for State {
             return Err(Errno::EMLINK.into());
         }
         let room = if target.is_none() { Some(self.room(to.0, to.1)?) } else { None };
-        // A full volume takes a name for which no block is needed.
+        // A full volume accepts a name for which no block is needed.
         if room.as_ref().is_some_and(|room| room.is_new) {
             self.check_room(NAMES_BLOCKS)?;
         }
-        // Nothing stops from here on.
+        // Nothing can stop the operation from here on.
         self.note_renamed(old.ino, [from.0, to.0]);
         self.remove(from.0, old_place, &old)?;
         match (target, room) {
@@ -366,7 +366,7 @@ impl Nodes for State {
     }
 }
 
-/// The attributes that a new inode begins with. They fit into a node of their own.
+/// The attributes of a new inode. They fit into a node of their own.
 fn xattrs_of_new(new: &NewNode) -> Step<Vec<Xattr>> {
     let xattrs = xattrs::of_new(&new.acls);
     match xattr::encode(&xattrs, xattr::NODE_BYTES) {
@@ -376,7 +376,7 @@ fn xattrs_of_new(new: &NewNode) -> Step<Vec<Xattr>> {
 }
 
 impl F2fs {
-    /// Pages of a file whose contents are not inline.
+    /// Reads pages of a file whose contents are not inline.
     async fn read_blocks(&self, ino: Nid, first: u64, pages: &mut [Payload]) -> Result<()> {
         let mut runs: Vec<(usize, Addr, u32)> = Vec::new();
         for (at, page) in pages.iter_mut().enumerate() {
@@ -408,7 +408,7 @@ impl F2fs {
         read_runs(&*self.port, runs, pages).await
     }
 
-    /// Whether pages of a file are written where they are, if they are somewhere.
+    /// Whether pages of a file that have blocks are written in place.
     pub(super) async fn is_in_place(&self, ino: Nid, pages: usize, cause: WriteCause) -> Result<bool> {
         let rules = &self.options.in_place;
         let is_cause = match cause {
@@ -428,13 +428,13 @@ impl F2fs {
         Ok(is_cold || rules.util && is_full || rules.ssr && is_short || rules.ssr_util && is_full && is_short)
     }
 
-    /// The block of a page, if it may be overwritten: it is valid, and cleaning is not moving it.
+    /// The address of a page's block, if it may be overwritten: it is valid, and cleaning is not moving it.
     fn place_there(&self, state: &mut State, ino: Nid, index: u64) -> Step<Option<Addr>> {
         let addr = state.address(ino, index)?;
         Ok(Some(addr).filter(|addr| state.may_write_over(*addr) && !self.moving.borrow().contains_key(addr)))
     }
 
-    /// A file of which only the first page is written keeps it in its inode, if it may.
+    /// If only the first page of a file is written and may be in its inode, writes it there.
     pub(super) async fn write_inline(&self, ino: Nid, pages: &[DirtyPage]) -> Result<bool> {
         let [page] = pages else { return Ok(false) };
         if page.index > 0 || self.failed.get() {
@@ -443,14 +443,14 @@ impl F2fs {
         self.balance().await?;
         let is_inline = self.run(|state| state.write_inline(ino, &page.payload)).await?;
         if is_inline {
-            // Its data are in a node, so fdatabarrier has to order that as if they had moved.
+            // The data are in a node now, so fdatabarrier has to order that node as if the page had moved.
             self.note_moved_page(ino);
         }
         Ok(is_inline)
     }
 
-    /// Gives pages their places until there is no room for more or all have them, and submits them; the last of all ends as `last`
-    /// says. The write has to be ended.
+    /// Gives pages their places, as far as there is room, and submits them; the last page of all has the order `last`. The caller has
+    /// to end the write.
     pub(super) async fn place_some(
         &self,
         ino: Nid,
@@ -526,14 +526,14 @@ impl F2fs {
         Placed { number, count, result, tickets }
     }
 
-    /// Writes pages until there is no room for more or all are written; says how many.
+    /// Writes pages as far as there is room; returns how many.
     async fn write_some(&self, ino: Nid, pages: &[DirtyPage], in_place: bool) -> (usize, Result<()>) {
         let Placed { number, count, mut result, tickets } =
             self.place_some(ino, pages, in_place, Order::Within).await;
         let written = answers(tickets).await;
         if self.is_dual() {
             self.note_volatile(ino);
-            // What was ordered behind them may refer to them.
+            // Requests that were ordered behind these pages may refer to them.
             self.failed.set(self.failed.get() || written.is_err());
         }
         result = result.and(written);
@@ -542,12 +542,12 @@ impl F2fs {
     }
 }
 
-/// Pages that got their places and were submitted.
+/// Pages that have their places and were submitted.
 pub(super) struct Placed {
     /// Number of the write to which they belong.
     pub(super) number: u64,
     pub(super) count: usize,
-    /// Why there are no more.
+    /// Why no more pages were placed.
     pub(super) result: Result<()>,
     pub(super) tickets: Vec<crate::port::Ticket>,
 }
@@ -582,7 +582,7 @@ impl Engine for F2fs {
         Limits {
             name_bytes_max: node::NAME_BYTES_MAX,
             symlink_bytes_max: BLOCK_BYTES - 1,
-            // With the fewest addresses that an inode can have.
+            // An inode with the fewest addresses possible.
             file_bytes_max: blocks_max(INODE_WORDS - 9 - 50) * BLOCK_BYTES as u64,
             links_max: LINKS_MAX,
             xattr_value_bytes_max: xattr::NODE_BYTES,
@@ -635,7 +635,7 @@ impl Engine for F2fs {
 
     fn wrote(&self, ino: Nid, end: u64, now: Timestamp) {
         let mut state = self.state.borrow_mut();
-        // A file that is written to is held, so its inode is in memory.
+        // A file that is being written is held, so its inode is in memory.
         state.space.clock.tick(now);
         let is_longer = state.inode(ino).is_ok_and(|inode| end > inode.size);
         let inode = if is_longer { state.inode_mut(ino) } else { state.inode_times(ino) };
@@ -656,7 +656,7 @@ impl Engine for F2fs {
             if self.failed.get() {
                 return Err(Errno::EROFS);
             }
-            // Cleaning waits for writes that have begun, so none is under way meanwhile.
+            // Cleaning waits for writes that have begun, so none may be under way meanwhile.
             self.balance().await?;
             self.changes.until(|| !self.frozen.borrow().contains(&ino)).await;
             let (written, result) = self.write_some(ino, rest, in_place).await;

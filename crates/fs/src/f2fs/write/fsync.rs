@@ -62,33 +62,33 @@ use crate::vfs::{Errno, SyncKind};
 use flashweir_core::command::Tag;
 
 impl State {
-    /// The checkpoint that comes: the last one that has no part of what is written now.
+    /// The period of writes that are made now: the number of the last checkpoint without a part in them.
     pub(super) fn period(&self) -> u64 {
         self.checkpoint.version + u64::from(self.is_pending)
     }
 
-    /// The second owner of data that are written now to new blocks: a checkpoint that comes refers to them.
+    /// The second owner of data that are written to new blocks now, to which the next checkpoint refers.
     pub(super) fn data_tag(&self) -> Tag {
         Tag(2 << 32 | self.period() & u64::from(u32::MAX))
     }
 
-    /// An inode got another name or lost one, in these directories.
+    /// Notes that an inode got another name or lost one, in these directories.
     pub(super) fn note_renamed(&mut self, ino: Nid, dirs: [Nid; 2]) {
         self.since.renamed.insert(ino);
         self.since.reshaped.extend(dirs);
     }
 
-    /// Whether a bug was planted.
+    /// Whether this bug is planted.
     pub(super) fn plants(&self, bug: PlantedBug) -> bool {
         self.planted == Some(bug)
     }
 
-    /// Whether recovery could not bring back this inode from its nodes alone.
+    /// Whether recovery could not restore this inode from its nodes alone.
     pub(super) fn needs_checkpoint(&self, ino: Nid) -> Step<bool> {
         let inode = self.inode(ino)?;
         let since = &self.since;
         let is_new = since.new.contains(&ino);
-        // What recovery builds has to fit beside everything that was deleted meanwhile.
+        // What recovery rebuilds has to fit beside everything that was deleted meanwhile.
         let room = self.checkpoint.user_blocks.saturating_sub(self.checkpoint.valid_blocks);
         Ok(self.fastboot
             || self.checkpoint.flags.has(Flags::UNMOUNTED)
@@ -100,12 +100,12 @@ impl State {
                 && (since.new.contains(&inode.parent) || since.reshaped.contains(&inode.parent))
                 && !self.plants(PlantedBug::ForgottenDirectory)
             || since.taken > room
-            // What is of no more use is free after a checkpoint.
+            // Blocks that are not needed any more are free only after a checkpoint.
             || self.is_short(0))
     }
 
-    /// The nodes that an fsync of this inode has to write, the inode last. Indirect ones are not among them: recovery
-    /// makes them anew.
+    /// The nodes that an fsync of this inode has to write, the inode last. Indirect nodes are not among them: recovery builds them
+    /// anew.
     fn nodes_to_sync(&self, ino: Nid, kind: SyncKind) -> Vec<Nid> {
         let is_wanted = |nid: Nid| match self.nodes.get(&nid) {
             _ if nid == ino && kind == SyncKind::Data && self.plants(PlantedBug::NoInode) => false,
@@ -119,14 +119,14 @@ impl State {
         nodes
     }
 
-    /// Whether an fsync has to write data that are in no page cache, or nodes.
+    /// Whether an fsync has to write nodes, or data that are in no page cache.
     pub(super) fn has_to_sync(&self, ino: Nid, kind: SyncKind) -> bool {
         self.blocks_dirty.range((ino, 0)..=(ino, u64::MAX)).next().is_some()
             || !self.nodes_to_sync(ino, kind).is_empty()
     }
 
-    /// Adds the nodes of an inode to the chain. May be run again after it has stopped. Says whether they are there: not
-    /// while a checkpoint is made.
+    /// Adds the nodes of an inode to the chain. It may be run again after it has stopped. Returns whether they were added, which is
+    /// not done while a checkpoint is being made.
     pub(super) fn link(&mut self, ino: Nid, kind: SyncKind) -> Step<bool> {
         if self.is_pending {
             return Ok(false);
@@ -144,7 +144,7 @@ impl State {
         Ok(true)
     }
 
-    /// Writes blocks of an inode that are kept until a checkpoint otherwise.
+    /// Writes blocks of an inode that otherwise wait for a checkpoint.
     pub(super) fn place_blocks(&mut self, ino: Nid) -> Step<()> {
         while let Some(&(ino, index)) = self.blocks_dirty.range((ino, 0)..=(ino, u64::MAX)).next() {
             self.place_block(ino, index)?;
@@ -152,14 +152,14 @@ impl State {
         Ok(())
     }
 
-    /// Whether a log can go on at its cursor; see [`Self::dodge`].
+    /// Whether a log can continue at its cursor; see [`Self::dodge`].
     fn is_free_from(&self, log: Log) -> bool {
         let cursor = self.logs[log.index()].cursor;
         let end = if cursor.fills_holes { cursor.offset + 1 } else { SEGMENT_BLOCKS as u16 };
         (cursor.offset..end).all(|offset| self.is_hole(cursor.segment, offset.into()))
     }
 
-    /// Lets logs go around blocks that were written behind their cursors and have to stay.
+    /// Moves logs past blocks behind their cursors that were written and have to stay.
     pub(super) fn dodge(&mut self) -> Step<()> {
         for log in Log::ALL {
             if self.is_free_from(log) {
@@ -180,7 +180,7 @@ impl State {
     }
 }
 
-/// Writes of an fsync: their tickets, and their numbers among all that belong to chains.
+/// Writes of an fsync: their tickets, and their numbers among all writes that belong to chains.
 #[derive(Debug, Default)]
 struct Submitted {
     fua: bool,
@@ -192,7 +192,7 @@ struct Submitted {
 impl F2fs {
     /// See [`crate::vfs::Fs::fsync`] and the module.
     pub(super) async fn sync_file(&self, ino: Nid, kind: SyncKind) -> Result<(), Errno> {
-        // One that begins after this has all that was done before.
+        // A checkpoint that begins after this point covers everything that was done before.
         let wanted = self.checkpoints_begun.get() + 1;
         let is_busy = || self.is_checkpointing.get() || self.frozen.borrow().contains(&ino);
         loop {
@@ -241,26 +241,26 @@ impl F2fs {
                     self.state.borrow_mut().metrics.fsyncs_by_nodes += 1;
                     return self.synced_before(ino).await;
                 }
-                // A checkpoint came between, which may have done it all.
+                // A checkpoint came in between, which may have done everything.
                 Ok(false) => (),
                 Err(errno) => return Err(errno),
             }
         }
     }
 
-    /// Nothing of a file has to be written, but an earlier fsync may be on its way.
+    /// Nothing of a file has to be written, but an earlier fsync may be under way.
     async fn synced_before(&self, ino: Nid) -> Result<(), Errno> {
         self.changes.until(|| !self.syncing.borrow().values().any(|&other| other == ino)).await;
         if self.failed.get() { Err(Errno::EIO) } else { Ok(()) }
     }
 
-    /// Makes the data of a file durable and submits its nodes. False if a checkpoint is being made.
+    /// Makes the data of a file durable and submits its nodes. Returns false if a checkpoint is being made.
     async fn sync_frozen(&self, ino: Nid, kind: SyncKind, nodes: &mut Submitted) -> Result<bool, Errno> {
         let mut blocks = Submitted::default();
         let placed = self.run_into(&mut blocks, |state| state.place_blocks(ino)).await;
         let is_wet = !blocks.tickets.is_empty();
         self.ended(blocks).await.and(placed)?;
-        // 0 is cleaning, which moves blocks of any file.
+        // Number 0 is cleaning, which moves blocks of any file.
         self.changes
             .until(|| !self.writing.borrow().values().any(|&other| other == ino || other == Nid(0)))
             .await;
@@ -268,11 +268,11 @@ impl F2fs {
         if is_wet && self.options.planted != Some(PlantedBug::NoDataFlush) {
             self.flush(self.options.fsync, &[Tag(u64::from(ino.0))]).await?;
         }
-        // A checkpoint that has begun may have given nodes their places already, for which no chain waits.
+        // A checkpoint that has begun may already have placed nodes, for which no chain waits.
         self.run_into(nodes, |state| Ok(!self.is_checkpointing.get() && state.link(ino, kind)?)).await
     }
 
-    /// Makes the chain durable up to the nodes of this number.
+    /// Makes the chain durable up to the nodes with this number.
     async fn flush_chain(&self, number: u64) -> Result<(), Errno> {
         self.changes.until(|| self.linking.borrow().first().is_none_or(|&first| first > number)).await;
         if self.failed.get() {
@@ -285,7 +285,7 @@ impl F2fs {
         Ok(())
     }
 
-    /// As [`F2fs::run`], but the caller gets the tickets.
+    /// Like [`F2fs::run`], but the caller gets the tickets.
     async fn run_into<T>(
         &self,
         out: &mut Submitted,
@@ -310,7 +310,7 @@ impl F2fs {
         }
     }
 
-    /// Waits for writes. A volume on which one failed is not changed any more: memory says that it is there.
+    /// Waits for writes. If one fails, the volume is not changed any more, because the state in memory assumes that it succeeded.
     async fn ended(&self, submitted: Submitted) -> Result<(), Errno> {
         let result = answers(submitted.tickets).await;
         if result.is_err() {
@@ -323,8 +323,8 @@ impl F2fs {
         result
     }
 
-    /// Makes durable what completed before: everything, or what carries these tags. If that fails, the state of the disk is unknown, and
-    /// the volume is not changed any more.
+    /// Makes everything durable that completed before, or only blocks with these tags. If that fails, the state of the disk is
+    /// unknown, and the volume is not changed any more.
     pub(super) async fn flush(&self, by: Flushing, tags: &[Tag]) -> Result<(), Errno> {
         let ticket = match by {
             Flushing::Flush => self.port.flush(),

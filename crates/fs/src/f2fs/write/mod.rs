@@ -1,12 +1,12 @@
 //! A volume that is mounted for writing, as the vfs uses it.
 //!
 //! Operations change the [`state`] in memory; [`space`] allocates their places on the disk. Pages of files go to the disk when they
-//! are written, everything else with the next [`checkpoint`]; [`area`] knows what has a fixed place there. `sync` is a checkpoint;
-//! [`fsync`] writes the nodes of one file where that is enough, and [`recover`] finds them at the next mount. On a disk that keeps order
-//! all of that may be dispatched without waiting ([`order`]).
+//! are written, everything else with the next [`checkpoint`]; [`area`] handles the structures with a fixed place. `sync` is a
+//! checkpoint; [`fsync`] writes only the nodes of one file where that is enough, and [`recover`] finds them at the next mount. On a
+//! disk that keeps order all of that may be dispatched without waiting ([`order`]).
 //!
-//! Invariants: an operation runs on the state without waiting, or not at all ([`stop::Stop`]); a checkpoint waits for
-//! all writes that were submitted before it.
+//! Invariants: an operation runs on the state without waiting, or not at all ([`stop::Stop`]); a checkpoint waits for all writes
+//! that were submitted before it.
 //!
 //! Operations that take room call [`clean`] first if free space is short.
 //!
@@ -62,87 +62,87 @@ use stop::{Step, Stop};
 pub use tags::METADATA;
 use tags::in_place_tag;
 
-/// When the background looks again, in seconds of the file system's clock.
+/// Times of background work, in seconds of the file system's clock.
 #[derive(Clone, Copy, Debug, Default)]
 struct Turns {
-    /// The next turn of cleaning.
+    /// Time of the next turn of cleaning.
     clean_s: u64,
-    /// The last look whether a checkpoint is due.
+    /// Time of the last check whether a checkpoint is due.
     looked_s: u64,
-    /// Checkpoints that had been begun then.
+    /// Number of checkpoints that had been begun at that time.
     begun: u64,
 }
 
 /// A volume that is mounted for writing.
 #[derive(Debug)]
 pub struct F2fs {
-    /// Reads what the tables in memory refer to.
+    /// The volume as read, through which blocks are loaded that the tables in memory name.
     volume: Volume,
     port: Rc<dyn BlockPort>,
     state: RefCell<State>,
-    /// Writes of metadata that have not been awaited yet.
+    /// Writes of metadata that have not been awaited.
     tickets: RefCell<Vec<Ticket>>,
-    /// Writes of files that have not ended, by number, with their files.
+    /// Writes of files that have not ended, by number, with the inode of the file.
     writing: RefCell<BTreeMap<u64, Nid>>,
     writes: Cell<u64>,
-    /// Reads of blocks that were looked up and have not ended, by number.
+    /// Numbers of reads that have looked up their blocks and have not ended.
     reading: RefCell<BTreeSet<u64>>,
     reads: Cell<u64>,
-    /// Contents that cleaning has moved and that have not arrived.
+    /// Contents that cleaning has moved and that have not arrived at their new places.
     moving: RefCell<BTreeMap<Addr, Payload>>,
     options: F2fsOptions,
-    /// State of the mode with order in the place of waiting.
+    /// State of the mode that uses order instead of waiting.
     ordered: Ordered,
     recovered: Cell<Recovered>,
-    /// Files with data that were written since they, or all, were made durable.
+    /// Files with data that were written and have not been made durable since.
     wet: RefCell<BTreeSet<Nid>>,
-    /// Files of which no data are written now.
+    /// Files whose data must not be written now.
     frozen: RefCell<BTreeSet<Nid>>,
-    /// Writes of nodes by fsync that have not ended, by number, and the next number.
+    /// Numbers of node writes by fsync that have not ended; the next field is the next number.
     linking: RefCell<BTreeSet<u64>>,
     links: Cell<u64>,
-    /// The last such write of each fsync that has not returned, with its file.
+    /// The last such write of each fsync that has not returned, with the inode of the file.
     syncing: RefCell<BTreeMap<u64, Nid>>,
     is_checkpointing: Cell<bool>,
     asked: RefCell<Asked>,
-    /// The first period of which pages that were written in place may not be durable.
+    /// The first period whose pages that were written in place may not be durable.
     in_place_since: Cell<Option<u64>>,
     checkpoints_begun: Cell<u64>,
-    /// The last checkpoint that ended well.
+    /// Number of the last checkpoint that succeeded.
     checkpoint_ended: Cell<u64>,
     is_settling: Cell<bool>,
     is_cleaning: Cell<bool>,
     /// Whether background cleaning sleeps until the next write.
     is_asleep: Cell<bool>,
-    /// Whether pages were written since cleaning in the background found nothing to do.
+    /// Whether pages were written since background cleaning found nothing to do.
     has_new_holes: Cell<bool>,
-    /// How long cleaning in the background slept.
+    /// How long background cleaning slept the last time.
     sleep: Cell<Option<Duration>>,
-    /// State of the checkpoints that are made in the background.
+    /// Times of background work.
     turns: Cell<Turns>,
-    /// Set when a checkpoint or an fsync failed: what is on the disk is the checkpoint before.
+    /// Set when a checkpoint or an fsync failed: the disk holds the state of the checkpoint before.
     failed: Cell<bool>,
-    /// Notified when something may have changed for waiting tasks: a write or a checkpoint has ended.
+    /// Notified when something that a task may wait for has changed: a write or a checkpoint has ended.
     changes: Event,
 }
 
 /// Purpose of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
-    /// The state of the volume is durable, and the data that it refers to for the first time.
+    /// Makes durable the state of the volume, and the data to which it newly refers.
     Metadata,
-    /// The data of this file too.
+    /// Makes durable the data of this file as well.
     File(Nid),
-    /// All data.
+    /// Makes all data durable.
     All,
-    /// All, and nothing follows.
+    /// Makes all data durable, and nothing follows.
     Unmount,
 }
 
-/// Files, or periods, that a range flush of a checkpoint can name beside its own two tags.
+/// Number of files, or periods, that a range flush of a checkpoint can name besides its own two tags.
 const OTHERS_MAX: usize = 14;
 
-/// Owners whose data the next checkpoint has to make durable, beside the data to which it newly refers.
+/// Data that the next checkpoint has to make durable, besides the data to which it newly refers.
 #[derive(Debug, Default)]
 struct Asked {
     all: bool,
@@ -156,14 +156,14 @@ impl Asked {
 }
 
 impl F2fs {
-    /// Mounts a volume for writing as Linux does by default; see [`Self::mount_with`].
+    /// Mounts a volume for writing with the default options of Linux; see [`Self::mount_with`].
     pub async fn mount(port: Rc<dyn BlockPort>) -> Result<Self> {
         Self::mount_with(port, F2fsOptions::default()).await
     }
 
-    /// Mounts a volume for writing. Of one that was not unmounted, what fsync wrote since its last checkpoint is recovered
-    /// first; inodes that had lost their names are freed. Errors: those of [`Volume::mount`], what was written by fsync
-    /// contradicts the volume, and the disk cannot do what the options ask for.
+    /// Mounts a volume for writing. If it was not unmounted, what fsync wrote after its last checkpoint is recovered first, and
+    /// inodes that had lost their names are freed. Errors: those of [`Volume::mount`]; data written by fsync that contradict the
+    /// volume; a disk that cannot do what the options ask for.
     pub fn mount_with(port: Rc<dyn BlockPort>, options: F2fsOptions) -> Boxed<'static, Result<Self>> {
         Box::pin(Self::open(port, options))
     }
@@ -275,7 +275,7 @@ impl F2fs {
         self.recovered.get()
     }
 
-    /// Runs an operation on the state, and again when what it needs is in memory.
+    /// Runs an operation on the state, and again each time that a block which it needs has been loaded.
     async fn run<T>(
         &self,
         mut operation: impl FnMut(&mut State) -> Step<T>,
@@ -291,7 +291,7 @@ impl F2fs {
         }
     }
 
-    /// Runs an operation that changes something, when there is room.
+    /// Runs an operation that changes the state, when there is room.
     async fn change<T>(&self, operation: impl FnMut(&mut State) -> Step<T>) -> std::result::Result<T, Errno> {
         if self.failed.get() {
             return Err(Errno::EROFS);
@@ -305,7 +305,7 @@ impl F2fs {
         self.state.borrow().metrics
     }
 
-    /// A write of data of a file begins, or of any files (0); checkpoints wait until it has ended.
+    /// Begins a write of a file's data, or of any files (0); checkpoints wait until it has ended.
     fn begin_write(&self, ino: Nid) -> u64 {
         let number = self.writes.get();
         self.writes.set(number + 1);
@@ -314,12 +314,12 @@ impl F2fs {
         number
     }
 
-    /// Whether writes of data are under way that have a smaller number.
+    /// Whether writes of data with a smaller number are under way.
     fn writes_before(&self, number: u64) -> bool {
         self.writing.borrow().keys().next().is_some_and(|&first| first < number)
     }
 
-    /// Data of a file are written, or moved; where order takes the place of waiting that is known elsewhere.
+    /// Notes that data of a file are written or moved. In dual mode that is known elsewhere.
     fn note_wet(&self, ino: Nid) {
         if !self.is_dual() {
             self.wet.borrow_mut().insert(ino);
@@ -332,7 +332,7 @@ impl F2fs {
         self.changes.notify();
     }
 
-    /// A read begins: until it ends, blocks that are valid now are not given to others.
+    /// Begins a read: until it ends, blocks that are valid now are not allocated again.
     fn begin_read(&self) -> u64 {
         let number = self.reads.get();
         self.reads.set(number + 1);
@@ -345,7 +345,7 @@ impl F2fs {
         self.changes.notify();
     }
 
-    /// The writes that operations left to be submitted.
+    /// Takes the writes that operations left to be submitted.
     fn take_outbox(&self) -> Vec<Write> {
         let mut state = self.state.borrow_mut();
         if state.outbox.is_empty() {
@@ -364,8 +364,8 @@ impl F2fs {
         }
     }
 
-    /// Brings into memory what an operation stopped for. Whatever came in meanwhile stays: it is newer. In a box, since operations seldom
-    /// stop and each of them would hold what this takes.
+    /// Loads what an operation stopped for. State that came into memory meanwhile is newer and stays. In a box, because operations
+    /// seldom stop and each of their futures would be larger by this one.
     fn load(&self, stop: Stop) -> Boxed<'_, Result<()>> {
         Box::pin(async move {
             let number = self.begin_read();
@@ -414,7 +414,7 @@ impl F2fs {
         let tickets = std::mem::take(&mut *self.tickets.borrow_mut());
         let result = answers(tickets).await;
         if result.is_err() {
-            // What is on the disk now is not what the tables in memory say.
+            // The disk does not hold what the tables in memory say.
             self.failed.set(true);
         }
         self.is_settling.set(false);
@@ -427,13 +427,13 @@ impl F2fs {
         self.checkpoint_of(Scope::All).await
     }
 
-    /// Whether a checkpoint of this number, or a later one, has ended well.
+    /// Whether the checkpoint with this number, or a later one, has succeeded.
     fn has_checkpoint(&self, number: u64) -> bool {
         self.checkpoint_ended.get() >= number
     }
 
-    /// A checkpoint after which what `scope` says is durable, beside all that a checkpoint is about. One that is made for room
-    /// alone need not be durable where it is in order before what is written there.
+    /// Makes a checkpoint that also makes durable what `scope` says. In dual mode a checkpoint that is made only for room need not
+    /// be durable, since it is in order before what is written there.
     async fn checkpoint_of(&self, scope: Scope) -> std::result::Result<(), Errno> {
         self.dispatch_checkpoint(scope).await?;
         match self.is_dual() && scope != Scope::Metadata {
@@ -442,7 +442,7 @@ impl F2fs {
         }
     }
 
-    /// The same up to its dispatch where order takes the place of waiting.
+    /// Makes the same checkpoint; in dual mode only dispatches it.
     async fn dispatch_checkpoint(&self, scope: Scope) -> std::result::Result<(), Errno> {
         let is_unmount = scope == Scope::Unmount;
         {
@@ -461,7 +461,7 @@ impl F2fs {
         }
         let is_needed = {
             let state = self.state.borrow();
-            // Pages that were written where they are change nothing, and have to be durable nevertheless.
+            // Pages written in place do not change the state, but have to be made durable as well.
             let wet = self.wet.borrow();
             let is_wet = if let Scope::File(ino) = scope { wet.contains(&ino) } else { !wet.is_empty() };
             state.changed || is_wet || is_unmount && !state.checkpoint.flags.has(Flags::UNMOUNTED)
@@ -483,7 +483,7 @@ impl F2fs {
         result
     }
 
-    /// Discards blocks that a checkpoint frees, at least so many in a row. Gives them.
+    /// Discards blocks that a checkpoint frees, if at least `blocks_min` are in a row. Returns the ranges.
     async fn discard(
         &self,
         pending: &checkpoint::Pending,
@@ -493,7 +493,7 @@ impl F2fs {
         let tickets: Vec<_> =
             discarded.iter().map(|&(block, count)| self.port.discard(block, count)).collect();
         for ticket in tickets {
-            // A disk that cannot discard is as good as before.
+            // The state is the same if the disk cannot discard.
             let _ = ticket.completed().await;
         }
         discarded
@@ -518,7 +518,7 @@ impl F2fs {
         if self.is_dual() {
             return self.order_checkpoint(pending, before, reads_before).await;
         }
-        // The data that were written before are flushed below.
+        // Data that were written before this point are flushed below.
         let mut flushing = self.options.checkpoint;
         let mut others: Vec<Tag> = asked.files.iter().map(|ino| Tag(u64::from(ino.0))).collect();
         if asked.is_all() || flushing == Flushing::Flush {

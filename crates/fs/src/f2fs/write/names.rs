@@ -1,7 +1,8 @@
-//! Names and small contents: finds, inserts and removes entries of directories; handles inline contents, which move into blocks when the
+//! Names and small contents: finds, inserts and removes directory entries; handles inline contents, which move into blocks when the
 //! inode has no room for them.
 //!
-//! Invariant: inline contents are at most as long as their room, and after the end of a file there are zeros. So moving them loses no bytes
+//! Invariant: inline contents are at most as long as their room, and the bytes after the end of a file are zeros. So moving them
+//! loses no bytes and exposes none.
 //! and exposes none.
 
 use super::super::layout::dentry::{self, Entry, LEVELS_MAX, Slots};
@@ -29,7 +30,7 @@ pub(super) struct Room {
 }
 
 impl State {
-    /// A block of a directory; `None` if it is a hole.
+    /// Reads a block of a directory; `None` if it is a hole.
     fn dir_block(&mut self, dir: Nid, index: u64) -> Step<Option<&BlockBytes>> {
         if !self.blocks.contains_key(&(dir, index)) {
             let addr = self.address(dir, index)?;
@@ -57,7 +58,7 @@ impl State {
         }
     }
 
-    /// The entry of a name.
+    /// Finds the entry of a name.
     pub(super) fn find(&mut self, dir: Nid, name: &[u8]) -> Step<Option<(Place, Entry)>> {
         let inode = self.checked_dir(dir)?;
         let hash = dentry::hash(name);
@@ -83,8 +84,8 @@ impl State {
         Ok(None)
     }
 
-    /// Makes sure that there is room for a name: entries in the inode move into blocks where they leave none. Places that
-    /// were found before are not valid afterwards.
+    /// Makes sure that there is room for a name: inline entries move into blocks if they leave none. Places that were found before
+    /// are not valid afterwards.
     pub(super) fn make_room(&mut self, dir: Nid, name: &[u8]) -> Step<()> {
         let inode = self.checked_dir(dir)?;
         let room = inode.inline_bytes();
@@ -96,7 +97,7 @@ impl State {
         }
     }
 
-    /// Room for a name, after [`Self::make_room`]. What [`Self::insert`] needs is in memory afterwards.
+    /// Finds room for a name, after [`Self::make_room`]. Everything that [`Self::insert`] needs is in memory afterwards.
     pub(super) fn room(&mut self, dir: Nid, name: &[u8]) -> Step<Room> {
         let inode = self.checked_dir(dir)?;
         let dir_level = inode.dir_level;
@@ -120,7 +121,7 @@ impl State {
         Err(Errno::ENOSPC.into())
     }
 
-    /// Puts an entry in. The caller has checked that there is room for a few blocks.
+    /// Inserts an entry. The caller has checked that there is room for a few blocks.
     pub(super) fn insert(&mut self, dir: Nid, room: Room, entry: &Entry) -> Step<()> {
         if let Some(index) = room.place.index {
             if room.is_new {
@@ -134,7 +135,7 @@ impl State {
         self.redirect(dir, room.place, entry)
     }
 
-    /// Puts an entry into slots that are free, or were its own before.
+    /// Writes an entry into slots that are free, or replaces the entry that was there.
     pub(super) fn redirect(&mut self, dir: Nid, place: Place, entry: &Entry) -> Step<()> {
         match place.index {
             Some(index) => Slots::BLOCK.insert(&mut self.dir_block_mut(dir, index)[..], place.slot, entry),
@@ -146,7 +147,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes an entry out. It was found before.
+    /// Removes an entry that was found before.
     pub(super) fn remove(&mut self, dir: Nid, place: Place, entry: &Entry) -> Step<()> {
         let bytes = entry.name.len();
         match place.index {
@@ -159,8 +160,8 @@ impl State {
         Ok(())
     }
 
-    /// Moves inline entries into blocks: into the first one at the same slots if all names belong there, so that tasks that are reading the
-    /// directory are not disturbed. Nothing of this is on the disk yet, so nothing stops.
+    /// Moves inline entries into blocks: into the same slots of the first block if all names belong there, so that tasks that are
+    /// reading the directory are not disturbed. Everything is in memory, so nothing stops the operation.
     fn make_plain(&mut self, dir: Nid) -> Step<()> {
         let inode = self.checked_dir(dir)?;
         let (room, one_bucket) = (inode.inline_bytes(), inode.dir_level == 0);
@@ -182,7 +183,7 @@ impl State {
         Ok(())
     }
 
-    /// Entries from a cookie on, `.` and `..` left out: each with the cookie behind it.
+    /// Lists entries from a cookie on, without `.` and `..`; each comes with the cookie of the entry after it.
     pub(super) fn list(&mut self, dir: Nid, after: u64, most: usize) -> Step<Vec<(u64, Entry)>> {
         let inode = self.checked_dir(dir)?;
         let per_block = Slots::BLOCK.count() as u64;
@@ -222,7 +223,7 @@ impl State {
         Ok(inode.has_inline(inline::DATA) && bytes <= inode.inline_bytes().len() as u64)
     }
 
-    /// Room for the bytes up to `end` of a file in its inode. Says whether there is.
+    /// Reserves room in the inode for the bytes up to `end` of a file; returns whether there is room.
     pub(super) fn reserve_inline(&mut self, ino: Nid, end: u64) -> Step<bool> {
         if !self.fits_inline(ino, end)? {
             return Ok(false);
@@ -233,7 +234,7 @@ impl State {
         Ok(true)
     }
 
-    /// Puts the first page of a file into its inode, if that is where its contents are.
+    /// Writes the first page of a file into its inode if its contents are inline; returns whether it did.
     pub(super) fn write_inline(&mut self, ino: Nid, page: &Payload) -> Step<bool> {
         if !self.inode(ino)?.has_inline(inline::DATA) {
             return Ok(false);
@@ -290,7 +291,7 @@ impl State {
         Ok(())
     }
 
-    /// The contents of a link.
+    /// Sets the target of a symbolic link.
     pub(super) fn set_link(&mut self, ino: Nid, target: &[u8]) -> Step<()> {
         let inline = self.inline_data;
         let inode = self.inode_mut(ino)?;
@@ -308,12 +309,12 @@ impl State {
         Ok(())
     }
 
-    /// Whether a directory has no names. Everything that was looked at is in memory.
+    /// Whether a directory has no entries. All blocks that were read are in memory afterwards.
     pub(super) fn is_empty(&mut self, dir: Nid) -> Step<bool> {
         Ok(self.list(dir, 0, 1)?.is_empty())
     }
 
-    /// Whether data of this name go to the cold log.
+    /// Advice for a file of this name: whether its data go to the cold log.
     pub(super) fn advice_for(&self, name: &[u8]) -> u8 {
         let lower = name.to_ascii_lowercase();
         let cold = self.superblock.extensions.0.iter().any(|extension| {

@@ -1,4 +1,4 @@
-//! How a volume is mounted for writing, and what is counted.
+//! Mount options of a volume that is written, and its counters.
 
 use crate::order::CommitMode;
 use flashweir_core::{Duration, metrics};
@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct F2fsOptions {
-    /// Whether new files and links begin with their contents in the inode, where they stay as long as there is room.
+    /// Whether new files and symbolic links begin with inline contents, which stay in the inode as long as there is room.
     pub inline_data: bool,
-    /// Whether new directories begin with their entries in the inode.
+    /// Whether new directories begin with inline entries.
     pub inline_dentry: bool,
-    /// When pages are written where they are.
+    /// Rules by which pages are written in place.
     pub in_place: InPlace,
     /// Whether blocks that became free with a checkpoint are discarded.
     pub discard: bool,
     /// Fewer free blocks in a row than this are not discarded.
     pub discard_blocks_min: u32,
-    /// How data, nodes and checkpoints are kept in their order. In dual mode checkpoints are made durable by FLUSH.
+    /// How data, nodes and checkpoints are kept in order. In dual mode checkpoints are made durable by FLUSH.
     pub commit_mode: CommitMode,
     /// The command by which fsync makes a file durable, if it is not a checkpoint.
     pub fsync: Flushing,
@@ -31,8 +31,8 @@ pub struct F2fsOptions {
     pub planted: Option<PlantedBug>,
     /// When sections are cleaned although there is room; `None` is never.
     pub background: Option<Background>,
-    /// Time after which changes get a checkpoint without a call that needs one, and freed blocks are discarded with it; Linux has 60 s.
-    /// `None` means never.
+    /// Time after which changes get a checkpoint without a call that needs one, and freed blocks are discarded with it; Linux has
+    /// 60 s. `None` means never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_interval: Option<Duration>,
 }
@@ -57,7 +57,7 @@ impl Default for F2fsOptions {
     }
 }
 
-/// When a page that has a block is written over it instead of to a log. Any rule that holds is enough.
+/// Rules by which a page that has a block is written over it instead of to a log. One rule that applies is enough.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct InPlace {
@@ -65,26 +65,26 @@ pub struct InPlace {
     pub force: bool,
     /// While logs fill holes.
     pub ssr: bool,
-    /// While users have more than `min_util` per cent of what they can have.
+    /// While more than `min_util` per cent of the blocks available to users are in use.
     pub util: bool,
-    /// While both.
+    /// While both `ssr` and `util` would apply.
     pub ssr_util: bool,
     /// In an fsync of at most `min_fsync_blocks` pages.
     pub fsync: bool,
     /// In background write-back.
     pub background: bool,
-    /// Pages that are written past the page cache.
+    /// For pages that are written past the page cache.
     pub direct: bool,
     /// For files whose extension says that their contents hardly change.
     pub cold: bool,
-    /// Per cent.
+    /// Threshold of `util`, in per cent.
     pub min_util: u64,
-    /// Pages.
+    /// Threshold of `fsync`, in pages.
     pub min_fsync_blocks: u64,
 }
 
 impl InPlace {
-    /// Nothing is ever written in place.
+    /// Returns rules by which nothing is written in place.
     pub fn never() -> Self {
         Self { fsync: false, direct: false, cold: false, ..Self::default() }
     }
@@ -107,17 +107,17 @@ impl Default for InPlace {
     }
 }
 
-/// Cleaning in the background: how long it sleeps between two sections.
+/// Background cleaning: times between two sections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Background {
-    /// If there are many holes and little is free; also the step by which the time changes.
+    /// Time if there are many holes and little is free; also the step by which the time changes.
     pub sleep_min: Duration,
-    /// If there is enough free space, or the disk is in use.
+    /// Time if there is enough free space, or the disk is in use.
     pub sleep_max: Duration,
-    /// When nothing was worth cleaning.
+    /// Time after a turn in which no section was worth cleaning.
     pub sleep_without_victim: Duration,
-    /// The disk is idle when nothing was written for so long.
+    /// The disk counts as idle when nothing was written for this time.
     pub idle: Duration,
 }
 
@@ -135,7 +135,7 @@ impl Default for Background {
 metrics! {
     /// Counters of an F2FS volume since the mount. Blocks and pages are of 4 KiB.
     pub struct F2fsMetrics {
-        /// Pages of files that were written for those above.
+        /// Pages of files that the layer above wrote.
         written_pages,
         /// Number of these pages that were written in place.
         in_place_pages,
@@ -163,7 +163,7 @@ metrics! {
 }
 
 impl F2fsMetrics {
-    /// Blocks written to the disk for each page of a file, in thousandths; 0 if none was written.
+    /// Blocks written to the disk for each page of a file, in thousandths; 0 if no page was written.
     pub fn amplification_milli(&self) -> u64 {
         (1000 * self.written_blocks).checked_div(self.written_pages).unwrap_or(0)
     }
@@ -173,10 +173,10 @@ impl F2fsMetrics {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Flushing {
-    /// FLUSH: everything.
+    /// FLUSH, which makes everything durable.
     #[default]
     Flush,
-    /// RFLUSH: what was asked for.
+    /// RFLUSH, which makes durable what was asked for.
     RangeFlush,
 }
 
@@ -186,46 +186,47 @@ pub enum PlantedBug {
     /// fsync makes the file's data durable and leaves out the metadata half of the pair, as the released prototype does. In dual
     /// mode nothing is flushed.
     NoMetadataFlush,
-    /// fsync makes the nodes durable and not the data that they refer to. In dual mode both are in one epoch.
+    /// fsync makes the nodes durable but not the data to which they refer. In dual mode both are in one epoch.
     NoDataFlush,
-    /// fdatasync leaves the inode out, and with it size and addresses.
+    /// fdatasync leaves out the inode, and with it size and addresses.
     NoInode,
     /// The mark is on the first node of an fsync and not on the last.
     EarlyMark,
-    /// New files are synced without the mark that recovery has to make their names.
+    /// New files are synced without the mark that makes recovery create their names.
     NoDentryMark,
     /// A file that got another name is synced by its nodes alone.
     ForgottenRename,
-    /// So is a new one of which the checkpoint lacks the directory.
+    /// A new file whose directory the checkpoint lacks is synced by its nodes alone.
     ForgottenDirectory,
-    /// So is one that has several names.
+    /// A file that has several names is synced by its nodes alone.
     ForgottenLinks,
-    /// A checkpoint does not wait for its parts before it writes its last block. In dual mode they are in its epoch.
+    /// A checkpoint does not wait for its parts before it writes its last block. In dual mode its parts are in the epoch of its
+    /// last block.
     NoFlushBeforeLastBlock,
-    /// The last block of a checkpoint is not made durable. In dual mode: by a sync of everything.
+    /// The last block of a checkpoint is not made durable. In dual mode: a sync of everything does not make it durable.
     LazyLastBlock,
     /// A checkpoint by range flush leaves out the data.
     NoDataInCheckpoint,
-    /// One for an fsync leaves out what was written in place of the file.
+    /// A checkpoint for an fsync leaves out the file's data that were written in place.
     NoFileInCheckpoint,
-    /// A checkpoint does not have the inodes without names.
+    /// A checkpoint does not list the inodes without names.
     ForgottenOrphans,
     /// A block is reused as soon as no file refers to it, though the last checkpoint still does.
     EarlyReuse,
     /// Blocks that a checkpoint frees are discarded before it is durable.
     EarlyDiscard,
-    /// Dual mode: data are in no order.
+    /// Dual mode: data are written without an order.
     UnorderedData,
     /// Dual mode: the nodes of an fsync do not end an epoch.
     OpenNodes,
     /// Dual mode: fdatabarrier ends no epoch.
     LostBarrier,
-    /// Dual mode: fdatabarrier forgets the nodes of pages that got another place.
+    /// Dual mode: fdatabarrier forgets the nodes of pages that moved to another place.
     ForgottenMoves,
 }
 
 impl PlantedBug {
-    /// All of them, with their names.
+    /// All planted bugs, with their names.
     pub const ALL: [(Self, &'static str); 19] = [
         (Self::NoMetadataFlush, "no-metadata-flush"),
         (Self::NoDataFlush, "no-data-flush"),
@@ -248,7 +249,7 @@ impl PlantedBug {
         (Self::ForgottenMoves, "forgotten-moves"),
     ];
 
-    /// Whether it can show where what is committed is ordered so.
+    /// Whether the bug can have an effect in this commit mode.
     pub fn is_of(self, commit_mode: CommitMode) -> bool {
         match self {
             Self::NoDataInCheckpoint | Self::NoFileInCheckpoint => commit_mode == CommitMode::Legacy,

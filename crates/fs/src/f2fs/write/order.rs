@@ -48,7 +48,7 @@ use std::rc::Rc;
 type Result<T> = std::result::Result<T, Errno>;
 
 impl F2fs {
-    /// Whether order takes the place of waiting.
+    /// Whether order is used instead of waiting.
     pub(super) fn is_dual(&self) -> bool {
         self.options.commit_mode == CommitMode::DualMode
     }
@@ -68,13 +68,13 @@ impl F2fs {
         Some((STREAM, order))
     }
 
-    /// Submits a write, in order where that takes the place of waiting.
+    /// Submits a write, in order in dual mode.
     pub(super) fn submit(&self, write: Write, order: Order) -> Ticket {
         let order = self.in_order(order);
         self.port.write(Write { order, ..write })
     }
 
-    /// The same of data.
+    /// Submits a write of data, in order in dual mode.
     pub(super) fn submit_data(&self, write: Write, order: Order) -> Ticket {
         match self.plants(PlantedBug::UnorderedData) {
             true => self.port.write(write),
@@ -90,7 +90,7 @@ impl F2fs {
         })
     }
 
-    // Data that got their places.
+    // Data that have their places.
 
     pub(super) fn begin_placing(&self, number: u64, ino: Nid) {
         if self.is_dual() {
@@ -98,26 +98,26 @@ impl F2fs {
         }
     }
 
-    /// All of a write of data has been submitted.
+    /// All pages of a write of data have been submitted.
     pub(super) fn end_placing(&self, number: u64) {
         if self.ordered.placing.borrow_mut().remove(&number).is_some() {
             self.changes.notify();
         }
     }
 
-    /// Whether data of a file got places and are not submitted; 0 is cleaning, which moves blocks of any file.
+    /// Whether data of a file have places and are not submitted; number 0 is cleaning, which moves blocks of any file.
     fn is_placing(&self, ino: Nid) -> bool {
         self.ordered.placing.borrow().values().any(|&other| other == ino || other == Nid(0))
     }
 
-    /// A page of a file gets another place than it had.
+    /// Notes that a page of a file moves to another place.
     pub(super) fn note_moved_page(&self, ino: Nid) {
         if self.is_dual() {
             self.ordered.moved.borrow_mut().insert(ino);
         }
     }
 
-    /// Something of a file is on its way, and may not be durable.
+    /// Notes that something of a file is under way and may not be durable.
     pub(super) fn note_volatile(&self, ino: Nid) {
         let number = self.ordered.dispatches.get() + 1;
         self.ordered.dispatches.set(number);
@@ -126,7 +126,7 @@ impl F2fs {
 
     // Calls.
 
-    /// fbarrier and fdatabarrier, and the first half of fsync and fdatasync. Gives what the device has to answer.
+    /// fbarrier and fdatabarrier, and the first half of fsync and fdatasync. Returns the requests that the device has to answer.
     pub(super) async fn order_file(
         &self,
         ino: Nid,
@@ -144,7 +144,7 @@ impl F2fs {
             }
             Barrier::Data => (),
         }
-        // What was dispatched before this call is in an earlier epoch already if one has ended since.
+        // If an epoch has ended meanwhile, everything that was dispatched before this call is in an earlier one already.
         if self.ordered.epochs.get() == epochs
             && !(kind == Barrier::Data && self.plants(PlantedBug::LostBarrier))
             && let Some(barrier) = self.close_epoch()
@@ -179,7 +179,7 @@ impl F2fs {
             self.balance().await?;
             let dispatched = self.begin_dispatch(ino);
             let placed = self.place_some(ino, rest, in_place, last).await;
-            // A caller that needs the answer asks for it.
+            // Callers that need the answer ask for it.
             self.end_write(placed.number);
             dispatched.dispatch(placed.tickets).await;
             all.push(dispatched);
@@ -196,9 +196,9 @@ impl F2fs {
         dispatched
     }
 
-    /// Dispatches the nodes with which a file is found as it is, or a checkpoint where they cannot say it.
+    /// Dispatches the nodes by which a file is found in its current state, or a checkpoint if nodes are not enough.
     async fn order_nodes(&self, ino: Nid, kind: SyncKind) -> Result<Option<Rc<Dispatched>>> {
-        // One that begins after this has all that was done before.
+        // A checkpoint that begins after this point covers everything that was done before.
         let wanted = self.checkpoints_begun.get() + 1;
         loop {
             self.changes.until(|| self.has_checkpoint(wanted) || !self.is_checkpointing.get()).await;
@@ -230,14 +230,14 @@ impl F2fs {
         }
     }
 
-    /// Submits the nodes of a file behind its data. False if a checkpoint is being made.
+    /// Submits the nodes of a file behind its data. Returns false if a checkpoint is being made.
     async fn link_in_order(&self, ino: Nid, kind: SyncKind, tickets: &mut Vec<Ticket>) -> Result<bool> {
         loop {
             self.changes.until(|| !self.is_placing(ino)).await;
             if self.is_checkpointing.get() {
                 return Ok(false);
             }
-            // Nothing waits from here on: the nodes refer to data of epochs that have ended.
+            // Nothing waits from here on: the nodes refer to data in epochs that have ended.
             let step = self.state.borrow_mut().place_blocks(ino);
             tickets
                 .extend(self.take_outbox().into_iter().map(|write| self.submit_data(write, Order::Within)));
@@ -283,7 +283,8 @@ impl F2fs {
 
     // Checkpoints.
 
-    /// Dispatches the last block of a checkpoint of which all else was submitted, or got its place by a write before `before`.
+    /// Dispatches the last block of a checkpoint whose other blocks were submitted, or placed by writes with numbers below `before`;
+    /// first waits until these are submitted.
     pub(super) async fn order_checkpoint(
         &self,
         pending: Pending,
@@ -316,12 +317,12 @@ impl F2fs {
         Ok(())
     }
 
-    /// Discards blocks that a checkpoint frees, in an epoch of their own. Gives them.
+    /// Discards blocks that a checkpoint frees, in an epoch of their own. Returns the ranges.
     fn discard_in_order(&self, pending: &Pending, blocks_min: u32) -> Vec<(Block, u32)> {
         let discarded = self.freed_by(pending, blocks_min);
         for &(block, count) in &discarded {
             let order = self.in_order(Order::Within);
-            // A disk that cannot discard is as good as before.
+            // The state is the same if the disk cannot discard.
             drop(self.port.submit(Request::Discard { block, count, order }));
         }
         let barrier = self.close_epoch();
@@ -338,7 +339,7 @@ impl F2fs {
 
     // Durability.
 
-    /// Makes durable what was dispatched: of a file, or everything.
+    /// Makes durable everything that was dispatched, or that of one file.
     pub(super) async fn make_durable(&self, of: Option<Nid>) -> Result<()> {
         let Ordered { durable, volatile, dispatches, .. } = &self.ordered;
         let (upto, until, prepared) =
@@ -370,7 +371,7 @@ impl F2fs {
         Ok(())
     }
 
-    /// Waits for the answers to what was dispatched of a file, or for all.
+    /// Waits for the answers to everything that was dispatched, or to that of one file.
     pub(super) async fn answered(&self, of: Option<Nid>) -> Result<()> {
         let under_way: Vec<_> = {
             let all = self.ordered.under_way.borrow();
@@ -387,7 +388,7 @@ impl F2fs {
         result
     }
 
-    /// Forgets what the device has answered, but not that something failed.
+    /// Forgets requests that the device has answered, but not that one failed.
     async fn sweep(&self) {
         let (ended, open) =
             self.ordered.under_way.take().into_iter().partition::<Vec<_>, _>(|(_, call)| call.has_ended());
@@ -414,7 +415,8 @@ impl F2fs {
         }
     }
 
-    /// Flushes what was answered: a range flush of a file, or a flush that all callers share that came before it began.
+    /// Flushes requests that were answered: by a range flush of one file, or by a flush that all callers share that came before it
+    /// began.
     async fn flush_dispatched(&self, of: Option<Nid>) -> Result<()> {
         if let (Some(ino), Flushing::RangeFlush) = (of, self.options.fsync) {
             let tags = [Tag(u64::from(ino.0)), METADATA];

@@ -1,4 +1,4 @@
-//! State of the mode with order in the place of waiting: epochs, and requests on their way to the disk.
+//! State of the mode that uses order instead of waiting: epochs, and requests on their way to the disk.
 
 use super::super::layout::Nid;
 use crate::order::Dispatched;
@@ -11,20 +11,20 @@ use std::rc::Rc;
 pub(super) struct Ordered {
     /// Whether the open epoch has members.
     pub(super) is_open: Cell<bool>,
-    /// Epochs that ended.
+    /// Number of epochs that ended.
     pub(super) epochs: Cell<u64>,
-    /// Writes of data that got their places and are not all submitted, by number, with their files.
+    /// Writes of data that have places and are not all submitted, by number, with the inode of the file.
     pub(super) placing: RefCell<BTreeMap<u64, Nid>>,
-    /// Calls that were dispatched and that the device may not have answered, with their files.
+    /// Calls that were dispatched and that the device may not have answered, with the inode of the file.
     pub(super) under_way: RefCell<Vec<(Nid, Rc<Dispatched>)>>,
-    /// Files of which something was dispatched that may not be durable, with the number of what was dispatched last.
+    /// Files with requests that were dispatched and may not be durable, with the number of the last dispatch.
     pub(super) volatile: RefCell<BTreeMap<Nid, u64>>,
     pub(super) dispatches: Cell<u64>,
-    /// Files of which a page has another place than the nodes that were dispatched say.
+    /// Files with a page at another place than the nodes say that were dispatched.
     pub(super) moved: RefCell<BTreeSet<Nid>>,
-    /// The last checkpoint that is known to be durable.
+    /// Number of the last checkpoint that is known to be durable.
     pub(super) durable: Cell<u64>,
-    /// Flushes that several share.
+    /// Number of flushes that callers share.
     pub(super) flushes_begun: Cell<u64>,
     pub(super) flushes_ended: Cell<u64>,
     pub(super) is_flushing: Cell<bool>,

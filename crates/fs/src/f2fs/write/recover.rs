@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 impl F2fs {
-    /// Recovers synced files and frees orphans. A volume that was unmounted, and has neither, is not written to.
+    /// Recovers synced files and frees orphans. Writes nothing to a volume that was unmounted and has neither.
     pub(super) async fn recover(&self) -> Result<()> {
         let chain = self.volume.chain().await?;
         let orphans: Vec<Nid> = self.state.borrow().orphans.iter().copied().collect();
@@ -48,7 +48,7 @@ impl F2fs {
                 new.insert(ino);
             }
         }
-        // Segments of which the summaries changed.
+        // Segments whose summaries changed.
         let mut adopted = BTreeSet::new();
         for (&ino, synced) in &plan {
             self.adopt_nodes(ino, synced, &chain, &mut adopted).await?;
@@ -80,7 +80,7 @@ impl F2fs {
         if !chain.is_empty() || !self.volume.is_clean() {
             {
                 let mut state = self.state.borrow_mut();
-                // Stamps that are on the disk must not be in use any more; see `fsync`.
+                // The stamps of nodes on the disk must not be in use any more; see `fsync`.
                 state.changed = true;
                 state.epoch = Epoch::NONE;
             }
@@ -104,7 +104,7 @@ impl F2fs {
         self.volume.block(link.addr).await
     }
 
-    /// The file whose inode is in a block.
+    /// Reads the inode in a block of the chain.
     async fn inode_of_link(&self, link: &Link) -> Result<Inode> {
         let superblock = self.volume.superblock();
         let block = self.block_of(link).await?;
@@ -123,7 +123,7 @@ impl F2fs {
         Ok(inode)
     }
 
-    /// Keeps the blocks of the chain, and those that it refers to, from being allocated.
+    /// Keeps the blocks of the chain, and those to which it refers, from being allocated.
     async fn keep_chain(&self, chain: &[Link], plan: &BTreeMap<Nid, Synced>) -> Result<()> {
         for link in chain {
             self.state.borrow_mut().keep_block(link.addr);
@@ -149,7 +149,7 @@ impl F2fs {
         Ok(())
     }
 
-    /// Makes an inode exist that the checkpoint lacks; says whether it did.
+    /// Creates an inode that the checkpoint lacks; returns whether it did.
     async fn adopt_inode(&self, ino: Nid, synced: &Synced, chain: &[Link]) -> Result<bool> {
         if self.state.borrow().is_there(ino) {
             let inode = self.step(|state| state.inode(ino).cloned(), format_args!("inode {ino}")).await?;
@@ -172,7 +172,7 @@ impl F2fs {
         Ok(true)
     }
 
-    /// Gives an inode what its synced nodes say.
+    /// Applies the synced nodes of an inode.
     async fn adopt_nodes(
         &self,
         ino: Nid,
@@ -220,7 +220,7 @@ impl F2fs {
         }
         let pages = inode.size.div_ceil(BLOCK_BYTES as u64);
         match has_inode {
-            // What is beyond the end is what a truncation could not say otherwise.
+            // Of a truncation the nodes say only the size, so blocks beyond the end are freed.
             true => self.step(|state| state.truncate(ino, pages), "a truncation").await,
             false if end > pages => {
                 let grow = |state: &mut State| {
@@ -233,7 +233,7 @@ impl F2fs {
         }
     }
 
-    /// Enters the name of an inode that the checkpoint lacks. A file that had the name loses it.
+    /// Creates the name of an inode that the checkpoint lacks. A file that had the name loses it.
     async fn adopt_name(&self, link: &Link) -> Result<()> {
         let inode = self.inode_of_link(link).await?;
         let (ino, dir, name) = (inode.nid, inode.parent, inode.name.clone());
@@ -263,12 +263,12 @@ impl F2fs {
 }
 
 impl State {
-    /// Whether a number is that of a node.
+    /// Whether a node has this number.
     fn is_there(&self, nid: Nid) -> bool {
         self.nat.get(&nid).is_some_and(|entry| entry.addr != Addr::NULL)
     }
 
-    /// Takes the fields of a synced inode, and its contents if they are inline.
+    /// Applies the fields of a synced inode, and its contents if they are inline.
     fn adopt_fields(&mut self, ino: Nid, new: &Inode) -> Step<()> {
         let old = self.inode(ino)?;
         if new.inline_bytes().len() != old.inline_bytes().len()
@@ -306,7 +306,7 @@ impl State {
         Ok(())
     }
 
-    /// Lets go of inline contents; blocks follow.
+    /// Drops inline contents; blocks follow.
     fn adopt_plain(&mut self, ino: Nid) -> Step<()> {
         if self.inode(ino)?.has_inline(inline::DATA) {
             let inode = self.inode_mut(ino)?;
@@ -316,7 +316,7 @@ impl State {
         Ok(())
     }
 
-    /// Frees all below one of the five nodes of an inode.
+    /// Frees everything below one of the five nodes of an inode.
     fn drop_slot(&mut self, ino: Nid, slot: usize) -> Step<()> {
         let inode = self.inode(ino)?;
         let (nid, addresses) = (inode.node(slot), u64::from(inode.address_count()));
@@ -346,7 +346,7 @@ impl State {
             }
             nid => nid,
         };
-        // It is read first, if it was there before.
+        // If it was there before, it has to be read first.
         self.node(nid, ino, Footer::XATTR_OFFSET)?;
         let room = self.nodes.get_mut(&nid).expect("it was read or made");
         room[..xattr::NODE_BYTES].copy_from_slice(&block[..xattr::NODE_BYTES]);
@@ -354,7 +354,7 @@ impl State {
         Ok(())
     }
 
-    /// A block of a file is where a synced node says.
+    /// Moves a block of a file to where a synced node says.
     fn adopt(&mut self, ino: Nid, index: u64, addr: Addr, adopted: &mut BTreeSet<SegNo>) -> Step<()> {
         if self.address(ino, index)? == addr {
             return Ok(());
@@ -371,8 +371,8 @@ impl State {
         let log = self.data_log(ino)?;
         self.load_summary(segment)?;
         if self.sit[segment.0 as usize].is_valid(offset) {
-            // Linux moves blocks to other places of a file, or to other files (`FALLOC_FL_COLLAPSE_RANGE`). A file that has the block by
-            // the checkpoint, or by what was adopted before, loses it. A directory never does.
+            // Linux moves blocks to other places in a file, or to other files (`FALLOC_FL_COLLAPSE_RANGE`). A file that has the
+            // block according to the checkpoint, or to what was adopted before, loses it. A directory never does.
             let (other, at) = self.data_of(addr, self.owner_of(segment, offset)?)?.ok_or(Errno::EUCLEAN)?;
             if self.inode(other)?.kind() != Kind::Regular {
                 return Err(Errno::EUCLEAN.into());
@@ -389,7 +389,7 @@ impl State {
         Ok(())
     }
 
-    /// The owner of a valid block, by the summary of its segment, after [`Self::load_summary`].
+    /// The owner of a valid block according to the summary of its segment, after [`Self::load_summary`].
     fn owner_of(&self, segment: SegNo, offset: u32) -> Step<Owner> {
         let open = self.logs.iter().find(|open| open.cursor.segment == segment);
         let summary = match open {
@@ -399,7 +399,7 @@ impl State {
         Ok(summary.owners[offset as usize])
     }
 
-    /// Brings the summary of a segment into memory in which a block is adopted, so that nothing stops afterwards.
+    /// Loads the summary of a segment in which a block is adopted, so that nothing stops the operation afterwards.
     fn load_summary(&self, segment: SegNo) -> Step<()> {
         let is_open = self.logs.iter().any(|open| open.cursor.segment == segment);
         if !is_open && self.sit[segment.0 as usize].valid > 0 {
@@ -429,7 +429,7 @@ mod tests {
         block_on(F2fs::mount(Rc::clone(image) as _))
     }
 
-    /// A file with so many pages, each of them full of its number.
+    /// Creates a file of `pages` pages, each filled with its number.
     fn file(fs: &F2fs, name: &[u8], pages: u64) -> Nid {
         let now = Timestamp { seconds: 1_700_000_000, nanos: 0 };
         let acls = NewAcls::default();
@@ -459,7 +459,8 @@ mod tests {
         assert_eq!(block_on(check(Rc::clone(image) as _)).unwrap().problems, []);
     }
 
-    /// Moves a block as Linux does for `FALLOC_FL_COLLAPSE_RANGE`: it becomes that of another page, of the same or another file.
+    /// Moves a block as Linux does for `FALLOC_FL_COLLAPSE_RANGE`: it becomes the block of another page, of the same or another
+    /// file.
     fn move_page(fs: &F2fs, from: (Nid, u64), to: (Nid, u64)) {
         let addr = run(fs.run(|state| state.address(from.0, from.1)));
         run(fs.run(|state| {
@@ -474,7 +475,7 @@ mod tests {
 
     #[test]
     fn regression_blocks_that_moved_within_a_file_are_recovered() {
-        // The second one goes beyond the addresses of the inode, into its first node.
+        // The second file exceeds the addresses of the inode and uses its first node.
         for pages in [20, 900_u64] {
             let image = Rc::new(Image::in_memory(64 << 8));
             block_on(mkfs(&*image, &Options::new(64 << 8))).unwrap();
@@ -515,18 +516,18 @@ mod tests {
         good(&image);
     }
 
-    /// A volume that was cut off, with files `kept` of 4 pages and `other` of 2, a directory, and places for a chain.
+    /// A volume after a power cut, with files `kept` of 4 pages and `other` of 2, a directory, and places for a chain.
     struct Cut {
         image: Rc<Image>,
         volume: Volume,
         kept: Inode,
         other: Inode,
         dir: Nid,
-        /// Start of the chain.
+        /// Where the chain begins.
         head: Addr,
     }
 
-    /// A node of a chain; what follows it is put in when it is written.
+    /// A node of a chain; the address of its successor is set when it is written.
     #[derive(Clone)]
     enum Hostile {
         Inode(Inode),
@@ -584,7 +585,7 @@ mod tests {
             inode
         }
 
-        /// A node of addresses, or with those of another kind by its offset.
+        /// A node of addresses; the offset may make it one of another kind.
         fn node(&self, ino: Nid, offset: u32, words: &[Addr]) -> Hostile {
             let mut block = [0; BLOCK_BYTES];
             words.iter().enumerate().for_each(|(at, addr)| node::set_word(&mut block, at as u32, addr.0));
@@ -596,7 +597,7 @@ mod tests {
             Addr(self.head.0 + at as u32)
         }
 
-        /// Writes a chain behind whose last node `next` follows, and mounts.
+        /// Writes a chain whose last node names `next`, and mounts.
         fn mount(&self, chain: &[Hostile], next: Addr) -> std::result::Result<F2fs, String> {
             self.write(chain, next);
             mounted(&self.image).map_err(|error| error.to_string())
@@ -621,7 +622,7 @@ mod tests {
             }
         }
 
-        /// The volume is mounted and good, and its files are as the checkpoint has them.
+        /// Checks that the volume mounts and is good, and that its files are as in the checkpoint.
         fn takes(&self, chain: &[Hostile], next: Addr, nodes: u64) -> F2fs {
             let fs = self.mount(chain, next).unwrap();
             assert_eq!(fs.recovered().nodes, nodes);
@@ -631,7 +632,7 @@ mod tests {
             fs
         }
 
-        /// It is not mounted, and not changed: the checkpoint is as good as before.
+        /// Checks that the volume does not mount and is not changed: the checkpoint is as good as before.
         fn refuses(&self, chain: &[Hostile], why: &str) {
             let error = self.mount(chain, Addr(0)).map(drop).expect_err(why);
             assert!(error.contains(why), "expected {why:?}: {error}");
@@ -643,7 +644,7 @@ mod tests {
     #[test]
     fn a_chain_ends_where_it_leads_nowhere_new() {
         let same = |cut: &Cut| cut.inode(&cut.kept, |_| ());
-        // To itself, to its beginning, and to where no node can be.
+        // The last node names itself, the first node, and a block where no node can be.
         let cut = Cut::new();
         cut.takes(&[same(&cut)], cut.at(0), 1);
         let cut = Cut::new();
@@ -659,7 +660,7 @@ mod tests {
 
     #[test]
     fn regression_recovery_does_not_close_the_gap_of_a_broken_chain() {
-        // What an fsync wrote was acknowledged; of the next one, which wrote attributes and the inode, only the inode is there.
+        // What one fsync wrote was acknowledged; of the next one, which wrote attributes and the inode, only the inode is there.
         let cut = Cut::new();
         let synced = cut.inode(&cut.kept, |inode| inode.size = 4 * PAGE - 1);
         let lost = cut.node(cut.kept.nid, Footer::XATTR_OFFSET, &[]);
@@ -674,7 +675,7 @@ mod tests {
         let fs = mounted(&cut.image).unwrap();
         assert_eq!((fs.recovered().nodes, size(&fs)), (1, 4 * PAGE - 1));
         drop(fs);
-        // Recovery wrote a node into the gap; the power goes before its checkpoint is complete.
+        // Recovery wrote a node into the gap; the power fails before its checkpoint is complete.
         let mut after = cut.image.to_bytes().unwrap();
         let gap = cut.at(1).0 as usize * BLOCK_BYTES;
         assert_ne!(after[gap..][..BLOCK_BYTES], [0; BLOCK_BYTES]);
@@ -729,7 +730,7 @@ mod tests {
             let cut = Cut::new();
             cut.refuses(&[cut.inode(&cut.kept, |inode| change(&cut, inode))], why);
         }
-        // A checksum that is wrong.
+        // A wrong checksum.
         let cut = Cut::new();
         let mut block =
             block_on(cut.volume.block(block_on(cut.volume.nat_entry(cut.kept.nid)).unwrap().addr))
@@ -762,7 +763,7 @@ mod tests {
 
     #[test]
     fn an_inode_may_follow_its_nodes_and_needs_one() {
-        // A file whose inode is not in the chain was not synced, nor was a file whose inode has no mark yet.
+        // A file whose inode is not in the chain was not synced, nor was one whose inode has no mark yet.
         let cut = Cut::new();
         cut.takes(&[cut.node(Nid(50), 1, &[Addr::NEW])], Addr(0), 1);
         let cut = Cut::new();
@@ -772,7 +773,7 @@ mod tests {
         });
         let fs = cut.takes(&[cut.node(Nid(50), 1, &[Addr::NEW]), inode], Addr(0), 2);
         let attr = run(fs.lookup(fs.root(), b"new"));
-        // A reserved block and the node that has it.
+        // A reserved block and the node that has its address.
         assert_eq!((attr.size, attr.blocks_512), (900 * PAGE, 16));
         for offset in [3, 1022, 2041, Footer::XATTR_OFFSET - 1, 1 << 28] {
             let cut = Cut::new();

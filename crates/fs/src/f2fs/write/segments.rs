@@ -10,7 +10,7 @@ use crate::vfs::Timestamp;
 use flashweir_core::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bits of a segment.
+/// A bit for each block of a segment.
 pub(super) type Map = [u8; SEGMENT_BLOCKS as usize / 8];
 
 /// A set of segments that grows often and is read seldom.
@@ -35,14 +35,14 @@ impl Marks {
         self.list.len()
     }
 
-    /// All of them in ascending order.
+    /// All segments of the set in ascending order.
     pub(super) fn sorted(&self) -> Vec<SegNo> {
         let mut list = self.list.clone();
         list.sort_unstable();
         list
     }
 
-    /// The same, and the set is empty.
+    /// Empties the set and returns its segments in ascending order.
     pub(super) fn take(&mut self) -> Vec<SegNo> {
         let list = self.sorted();
         self.list.drain(..).for_each(|segment| self.is_in[segment.0 as usize] = false);
@@ -50,7 +50,7 @@ impl Marks {
     }
 }
 
-/// Segments in which nothing is, and how many whole sections they are.
+/// Segments without blocks, and the number of sections that consist of such segments only.
 #[derive(Debug)]
 pub(super) struct FreeSegments {
     segments: BTreeSet<SegNo>,
@@ -86,7 +86,7 @@ impl FreeSegments {
         self.segments.contains(&segment)
     }
 
-    /// Sections that are wholly free.
+    /// Number of sections that are entirely free.
     pub(super) fn sections(&self) -> u32 {
         self.sections
     }
@@ -110,10 +110,10 @@ impl FreeSegments {
     }
 }
 
-/// Seconds during which the volume was mounted, by what callers say the time is.
+/// Seconds during which the volume was mounted, according to the times that callers give.
 #[derive(Debug)]
 pub(super) struct Clock {
-    /// Seconds of all mounts before.
+    /// Seconds of all earlier mounts.
     before_s: u64,
     first_s: Option<i64>,
     last_s: i64,
@@ -131,13 +131,13 @@ impl Clock {
         self.last_s = self.last_s.max(now.seconds).max(first);
     }
 
-    /// Something is being changed.
+    /// Notes a change at this time.
     pub(super) fn tick(&mut self, now: Timestamp) {
         self.advance(now);
         self.changed_s = self.last_s;
     }
 
-    /// Whether nothing was changed for a while.
+    /// Whether nothing was changed for this span.
     pub(super) fn is_idle(&mut self, now: Timestamp, span: Duration) -> bool {
         self.advance(now);
         u128::from(self.last_s.abs_diff(self.changed_s)) * 1_000_000_000 >= u128::from(span.as_nanos())
@@ -151,28 +151,28 @@ impl Clock {
 /// State of the segments beyond the SIT.
 #[derive(Debug)]
 pub(super) struct Space {
-    /// Blocks that a checkpoint refers to, or that were allocated since, by segment.
+    /// Blocks to which a checkpoint refers, or that were allocated since, by segment.
     pub(super) kept: Vec<Map>,
-    /// Segments whose maps differ from `kept`, or did.
+    /// Segments whose maps of valid blocks differ from `kept`, or did.
     pub(super) touched: Marks,
     pub(super) free: FreeSegments,
     pub(super) emptied: BTreeSet<SegNo>,
-    /// Summaries of segments that are not open: those that were read, and those that may still be on their way to the
-    /// disk, each with the number of checkpoints that were prepared before.
+    /// Summaries of segments that are not open: those that were read, and those that may still be on their way to the disk, each
+    /// with the value that `prepared` had then.
     pub(super) summaries: BTreeMap<SegNo, (u64, Summary)>,
     pub(super) prepared: u64,
-    /// Value that `prepared` had when all writes that the disk has answered by now were submitted.
+    /// Value of `prepared` when all writes that the disk has answered by now had been submitted.
     pub(super) answered: u64,
-    /// Sections out of which everything was moved since the last checkpoint, and the one that is being cleaned.
+    /// Sections from which everything was moved since the last checkpoint, and the one that is being cleaned.
     pub(super) cleaned: BTreeSet<u32>,
     pub(super) cleaning: Option<u32>,
-    /// Sections that only cleaning and checkpoints may use.
+    /// Number of sections that only cleaning and checkpoints may use.
     pub(super) reserved_sections: u32,
-    /// Sections with more valid blocks are not worth cleaning when room is needed now.
+    /// Most valid blocks of a section that is worth cleaning when room is needed now.
     pub(super) valid_max: u32,
-    /// Blocks that are valid on the disk.
+    /// Number of blocks that are valid on the disk.
     pub(super) written: u64,
-    /// Holes that were there when cleaning could gain nothing.
+    /// Number of holes when cleaning could not gain anything.
     pub(super) hopeless_holes: Option<u64>,
     pub(super) clock: Clock,
 }
@@ -181,9 +181,9 @@ pub(super) struct Space {
 #[derive(Debug)]
 pub(super) struct Kept {
     pub(super) segment: SegNo,
-    /// Its valid blocks.
+    /// Blocks that are valid in the checkpoint.
     pub(super) map: Map,
-    /// `kept` at that time.
+    /// Value of `kept` at that time.
     pub(super) before: Map,
 }
 
@@ -220,7 +220,7 @@ impl Space {
             cleaned: BTreeSet::new(),
             cleaning: None,
             reserved_sections: checkpoint.reserved_segments / per_section,
-            // What a section holds on average when users have all that they can have.
+            // The average number of valid blocks of a section when users have filled the volume.
             valid_max: (user * blocks / unreserved) as u32,
             written: sit.iter().map(|entry| u64::from(entry.valid)).sum(),
             hopeless_holes: None,
@@ -228,27 +228,27 @@ impl Space {
         }
     }
 
-    /// Whether nothing is or was at a block.
+    /// Whether a checkpoint refers to a block, or it was allocated since.
     pub(super) fn is_kept(&self, segment: SegNo, offset: u32) -> bool {
         block_bit(&self.kept[segment.0 as usize], offset as usize)
     }
 
-    /// Checkpoints that were prepared.
+    /// Number of checkpoints that were prepared.
     pub(super) fn prepared(&self) -> u64 {
         self.prepared
     }
 
-    /// All that was written before so many checkpoints were prepared is on the disk.
+    /// Everything that was written before this number of checkpoints was prepared is on the disk.
     pub(super) fn note_answered(&mut self, prepared: u64) {
         self.answered = self.answered.max(prepared);
     }
 
-    /// The summary of a segment that is not open, if it is in memory.
+    /// The summary of a segment that is not open. Stops the operation if it is not in memory.
     pub(super) fn summary(&self, segment: SegNo) -> Step<&Summary> {
         self.summaries.get(&segment).map(|(_, summary)| summary).ok_or(Stop::Summary(segment))
     }
 
-    /// The summary of a segment, as the disk has it.
+    /// Takes over the summary of a segment from the disk.
     pub(super) fn loaded_summary(&mut self, segment: SegNo, summary: Summary) {
         self.summaries.entry(segment).or_insert((self.prepared, summary));
     }

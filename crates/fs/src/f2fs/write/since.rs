@@ -1,12 +1,12 @@
-//! Changes since the last checkpoint that the next one has to know of.
+//! Changes since the last checkpoint that matter before the next one.
 
 use super::super::layout::Nid;
 use std::collections::BTreeSet;
 
-/// Changes since the last checkpoint that matter before the next one.
+/// Changes since the last checkpoint.
 #[derive(Debug, Default)]
 pub(super) struct Since {
-    /// Nodes that it lacks.
+    /// Nodes that the checkpoint lacks.
     pub(super) new: BTreeSet<Nid>,
     /// Numbers that were freed; they are not allocated again before the next checkpoint.
     pub(super) freed: BTreeSet<Nid>,
@@ -14,8 +14,8 @@ pub(super) struct Since {
     pub(super) shrunk: BTreeSet<Nid>,
     /// Inodes that got another name.
     pub(super) renamed: BTreeSet<Nid>,
-    /// Directories in which a name may stand for another file than recovery would assume.
+    /// Directories in which a name may refer to another file than recovery would assume.
     pub(super) reshaped: BTreeSet<Nid>,
-    /// Blocks that were taken, those that were given back among them.
+    /// Number of blocks that were taken, even if they were given back.
     pub(super) taken: u64,
 }

@@ -25,16 +25,16 @@ use crate::vfs::Errno;
 /// How a victim is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// The one with the fewest valid blocks: room is needed now.
+    /// The section with the fewest valid blocks, because room is needed now.
     Greedy,
-    /// Few valid blocks that have not changed for long.
+    /// A section with few valid blocks that have not changed for long.
     CostBenefit,
 }
 
 impl State {
     // Room for users.
 
-    /// Whether so many more blocks can be taken.
+    /// Whether `blocks` more blocks can be taken.
     pub(super) fn check_room(&self, blocks: u64) -> Step<()> {
         let room = self.checkpoint.user_blocks - self.valid_blocks.min(self.checkpoint.user_blocks);
         if blocks <= room { Ok(()) } else { Err(Errno::ENOSPC.into()) }
@@ -67,7 +67,7 @@ impl State {
         self.logs.iter().any(|log| log.cursor.segment == segment)
     }
 
-    /// When the blocks of a segment were written, on average; `now` is counted in.
+    /// Updates the average time at which the blocks of a segment were written with `time_s`, or with the current time.
     fn touch(&mut self, segment: SegNo, time_s: Option<u64>) {
         let time_s = time_s.unwrap_or_else(|| self.space.clock.now_s());
         let entry = &mut self.sit[segment.0 as usize];
@@ -79,7 +79,7 @@ impl State {
         self.space.touched.insert(segment);
     }
 
-    /// A block is of no more use; it is free when no checkpoint refers to it.
+    /// A block is not needed any more; it is free once no checkpoint refers to it.
     pub(super) fn release_block(&mut self, addr: Addr) {
         let Some((segment, offset)) = self.geometry.place_of(addr) else { return };
         if !self.sit[segment.0 as usize].is_valid(offset) {
@@ -101,7 +101,7 @@ impl State {
         }
     }
 
-    /// Whether neither now nor in a checkpoint anything is at a block.
+    /// Whether a block is free both now and in every checkpoint that counts.
     pub(super) fn is_hole(&self, segment: SegNo, offset: u32) -> bool {
         !self.space.is_kept(segment, offset) && !self.sit[segment.0 as usize].is_valid(offset)
     }
@@ -114,7 +114,7 @@ impl State {
         }
     }
 
-    /// Segments with holes that a log may fill: of its own kind first, and of those the one with the most holes.
+    /// A segment with holes that a log may fill: of its own kind first, and of those the one with the most holes.
     fn holed_segment(&self, log: Log) -> Option<SegNo> {
         let candidates = (0..self.geometry.main_segments).map(SegNo).filter_map(|segment| {
             let entry = &self.sit[segment.0 as usize];
@@ -135,10 +135,10 @@ impl State {
         candidates.max().map(|(_, _, segment)| segment.0)
     }
 
-    /// The segment in which a log goes on: a free one, or one with holes where few are free.
+    /// The segment in which a log continues: a free one, or one with holes if few are free.
     pub(super) fn successor(&self, log: Log) -> Step<OpenLog> {
         let free = self.space.free.after(self.logs[log.index()].cursor.segment);
-        // Roll-forward tells old nodes from new ones by the checkpoint's checksum in their footers, if it is there.
+        // Roll-forward distinguishes old nodes from new ones by the checkpoint's checksum in their footers, if it is there.
         let fills_holes = log != Log::WarmNode || self.checkpoint.flags.has(Flags::CRC_RECOVERY);
         let holed = match free {
             Some(_) if !fills_holes || !self.needs_holes() => None,
@@ -159,17 +159,17 @@ impl State {
         }
     }
 
-    /// The next block of a log, for this owner.
+    /// Allocates the next block of a log for this owner.
     pub(super) fn allocate(&mut self, log: Log, owner: Owner) -> Step<Addr> {
         self.allocate_aged(log, owner, None)
     }
 
-    /// The same for a block whose content is older than now, and was moved.
+    /// Does the same for a block that is moved and whose content is older than now.
     pub(super) fn allocate_aged(&mut self, log: Log, owner: Owner, time_s: Option<u64>) -> Step<Addr> {
         let cursor = self.logs[log.index()].cursor;
         let (segment, offset) = (cursor.segment, u32::from(cursor.offset));
         let next = self.next_offset(cursor, offset + 1);
-        // Where the log goes on is decided before anything changes.
+        // Where the log continues is decided before anything changes.
         let successor = if next.is_none() { Some(self.successor(log)?) } else { None };
         self.touch(segment, time_s);
         let entry = &mut self.sit[segment.0 as usize];
@@ -188,7 +188,7 @@ impl State {
         Ok(self.geometry.main_block(segment, offset))
     }
 
-    /// A log goes on in another segment.
+    /// Makes a log continue in another segment.
     pub(super) fn move_on(&mut self, log: Log) -> Step<()> {
         let successor = self.successor(log)?;
         self.go_on(log, successor);
@@ -200,7 +200,7 @@ impl State {
         let next = successor.cursor.segment;
         self.space.free.remove(next);
         self.space.summaries.remove(&next);
-        // A segment is of the log that writes it, also where a checkpoint comes before the first block.
+        // A segment belongs to the log that writes it, even if a checkpoint is made before its first block.
         self.sit[next.0 as usize].log = log.index() as u8;
         self.area.note_segment(next);
         let full = std::mem::replace(&mut self.logs[log.index()], successor);
@@ -214,7 +214,7 @@ impl State {
 
     // Recovery.
 
-    /// Marks a block with contents from before the mount: it is not allocated before the next checkpoint.
+    /// Keeps a block with contents from before the mount from being allocated before the next checkpoint.
     pub(super) fn keep_block(&mut self, addr: Addr) {
         let Some((segment, offset)) = self.geometry.place_of(addr) else { return };
         set_block_bit(&mut self.space.kept[segment.0 as usize], offset as usize, true);
@@ -225,8 +225,8 @@ impl State {
         }
     }
 
-    /// A block of data that was written before the mount, and is kept, is valid. Gives the segment if it is not open: its
-    /// summary has to be stored. Errors: nodes are there.
+    /// Makes a block of data valid that was written before the mount and is kept. Returns the segment if it is not open, because
+    /// its summary has to be stored then. Errors: the segment holds nodes.
     pub(super) fn take_block(&mut self, addr: Addr, owner: Owner, log: Log) -> Step<Option<SegNo>> {
         let (segment, offset) = self.geometry.place_of(addr).ok_or(Errno::EUCLEAN)?;
         let writer = Log::ALL.into_iter().find(|log| self.logs[log.index()].cursor.segment == segment);
@@ -269,9 +269,9 @@ impl State {
         }
     }
 
-    // How much is free.
+    // Free space.
 
-    /// Blocks that a checkpoint would write now: nodes, and blocks of directories.
+    /// Numbers of blocks that a checkpoint would write now: nodes, and blocks of directories.
     fn unwritten(&self) -> (u32, u32) {
         (self.dirty.len() as u32, self.blocks_dirty.len() as u32)
     }
@@ -283,13 +283,13 @@ impl State {
         self.space.free.sections() <= nodes / blocks + 2 * (entries / blocks) + self.space.reserved_sections
     }
 
-    /// Whether cleaning has to come first: what is free, and `freed` sections more, would not be enough for a checkpoint
-    /// and for cleaning itself.
+    /// Whether cleaning has to come first: the free sections and `freed` more would not be enough for a checkpoint and for cleaning
+    /// itself.
     pub(super) fn is_short(&self, freed: u32) -> bool {
         let free = self.space.free.sections() + freed;
         let (nodes, entries) = self.unwritten();
         let blocks = self.section_blocks();
-        // Most of the time nothing else has to be looked at.
+        // Usually the numbers of free sections and dirty blocks decide.
         if free.saturating_sub(self.space.reserved_sections + 2) > (nodes + entries) >> 9 {
             return false;
         }
@@ -303,18 +303,18 @@ impl State {
         Log::ALL[3..].iter().any(|&log| node_rest > room(log)) || entry_rest > room(Log::HotData)
     }
 
-    /// Whether a checkpoint alone would give free sections.
+    /// Whether a checkpoint alone would free segments.
     pub(super) fn has_emptied(&self) -> bool {
         !self.space.emptied.is_empty()
     }
 
-    /// Blocks in segments that are in use which nothing valid is in.
+    /// Number of blocks without valid content in segments that are not free.
     fn holes(&self) -> u64 {
         let free = u64::from(self.space.free.segments()) * u64::from(SEGMENT_BLOCKS);
         u64::from(self.geometry.main_blocks()) - free - self.space.written
     }
 
-    /// Whether cleaning could gain nothing the last time, and little has changed since.
+    /// Whether cleaning could not gain anything the last time, and little has changed since.
     pub(super) fn is_hopeless(&self) -> bool {
         let few = Log::ALL.len() as u32 + 2;
         self.space.free.sections() > few
@@ -324,12 +324,13 @@ impl State {
                 .is_some_and(|holes| self.holes() < holes + u64::from(self.section_blocks()))
     }
 
-    /// Notes whether cleaning has gained what was needed.
+    /// Notes whether cleaning has gained the room that was needed.
     pub(super) fn note_hope(&mut self) {
         self.space.hopeless_holes = self.is_short(0).then(|| self.holes());
     }
 
-    /// Whether much of what users do not have is holes, and little is free: cleaning in the background has something to do.
+    /// Whether holes make up much of the space that is available to users, and little is free, so that background cleaning has
+    /// work.
     pub(super) fn has_many_holes(&self) -> bool {
         let user = self.checkpoint.user_blocks;
         let unwritten = user.saturating_sub(self.space.written);
@@ -338,7 +339,7 @@ impl State {
         unwritten > user * 40 / 100 && free < unwritten * 40 / 100
     }
 
-    /// Sections that cleaning has yet to look at in one go, at most.
+    /// Number of sections of the main area.
     pub(super) fn sections(&self) -> u32 {
         self.geometry.main_segments / self.geometry.segments_per_section
     }
@@ -383,7 +384,7 @@ impl State {
 
     // Checkpoints.
 
-    /// Keeps the blocks to which the checkpoint that is being prepared refers, from here on, and returns them.
+    /// From here on keeps the blocks to which the checkpoint that is being prepared refers, and returns them.
     pub(super) fn keep_valid(&mut self) -> Vec<Kept> {
         self.space.prepared += 1;
         self.space.cleaned.clear();
@@ -400,8 +401,8 @@ impl State {
             .collect()
     }
 
-    /// Ranges of blocks that became free with a checkpoint, with the holes around them: nothing is allocated there until [`Self::forget`].
-    /// Ranges of fewer than `blocks_min` blocks are left out.
+    /// Ranges of blocks that became free with a checkpoint, with the holes around them: nothing is allocated there until
+    /// [`Self::forget`]. Ranges of fewer than `blocks_min` blocks are left out.
     pub(super) fn freed_ranges(&mut self, kept: &[Kept], blocks_min: u32) -> Vec<(Block, u32)> {
         let mut ranges: Vec<(Block, u32)> = Vec::new();
         let mut add = |start: Block, blocks: u32| match ranges.last_mut() {
@@ -413,7 +414,7 @@ impl State {
             let is_freed = |at: u32| block_bit(before, at as usize) && !block_bit(&map, at as usize);
             let mut at = 0;
             while at < SEGMENT_BLOCKS {
-                // In an open segment other holes may be written at any time.
+                // In an open segment the other holes may be written at any time.
                 let is_in = |at: u32| is_freed(at) || !is_open && self.is_hole(segment, at);
                 let end = (at..SEGMENT_BLOCKS).find(|&at| !is_in(at)).unwrap_or(SEGMENT_BLOCKS);
                 if end - at >= blocks_min && (at..end).any(is_freed) {
@@ -428,12 +429,12 @@ impl State {
         ranges
     }
 
-    /// The checkpoint is complete: what only older ones referred to is free.
+    /// The checkpoint is complete: blocks to which only older ones referred are free.
     pub(super) fn forget(&mut self, kept: Vec<Kept>, discarded: &[(Block, u32)]) {
         for Kept { segment, map, before } in kept {
             let now = &mut self.space.kept[segment.0 as usize];
             for (now, (map, before)) in now.iter_mut().zip(map.iter().zip(before)) {
-                // What was allocated since the checkpoint was prepared stays.
+                // Blocks that were allocated since the checkpoint was prepared stay.
                 *now = map | (*now & !before);
             }
         }
@@ -462,7 +463,7 @@ impl State {
         self.space.summaries.retain(|_, (number, _)| *number >= answered);
     }
 
-    /// Free segments, as a checkpoint counts them.
+    /// Number of free segments as a checkpoint counts them.
     pub(super) fn segments_without_blocks(&self) -> u32 {
         self.space.free.segments() + self.space.emptied.len() as u32
     }

@@ -45,21 +45,21 @@ pub(crate) struct State {
     pub(super) superblock: Superblock,
     pub(super) geometry: Geometry,
     pub(super) seed: u32,
-    /// The last checkpoint that is complete.
+    /// The newest checkpoint that is complete.
     pub(super) checkpoint: Checkpoint,
     pub(super) area: Area,
     pub(super) nat: ByNid<NatEntry>,
     pub(super) sit: Vec<SitEntry>,
-    /// State of the segments beyond that, and which are free.
+    /// State of the segments beyond the SIT.
     pub(super) space: Space,
     pub(super) logs: Vec<OpenLog>,
     pub(super) inodes: ByNid<Box<Inode>>,
     pub(super) nodes: ByNid<Box<BlockBytes>>,
     /// Dirty nodes, inodes first.
     pub(super) dirty: DirtyNodes,
-    /// Inodes of which nothing but times differs from the disk.
+    /// Inodes that differ from the disk in their times only.
     pub(super) only_times: BTreeSet<Nid>,
-    /// Blocks of directories and links, which are written with checkpoints.
+    /// Blocks of directories and symbolic links, which are written with checkpoints.
     pub(super) blocks: BTreeMap<(Nid, u64), Box<BlockBytes>>,
     pub(super) blocks_dirty: BTreeSet<(Nid, u64)>,
     pub(super) orphans: BTreeSet<Nid>,
@@ -75,20 +75,20 @@ pub(crate) struct State {
     pub(super) metrics: F2fsMetrics,
     /// A bug that tests have to find.
     pub(super) planted: Option<PlantedBug>,
-    /// Whether new files and links, and new directories, begin in their inodes.
+    /// Whether new files and symbolic links begin with inline contents; the next field says it of directories' entries.
     pub(super) inline_data: bool,
     pub(super) inline_dentry: bool,
     /// Whether each fsync is a checkpoint.
     pub(super) fastboot: bool,
     /// Stamp in the footers of nodes.
     pub(super) epoch: Epoch,
-    /// A checkpoint was prepared and is not complete.
+    /// Whether a checkpoint was prepared and is not complete.
     pub(super) is_pending: bool,
     /// Changes since the last checkpoint.
     pub(super) since: Since,
 }
 
-/// See [`State::write`].
+/// Appends a write of metadata; see [`State::write`].
 pub(super) fn push(outbox: &mut Vec<Write>, addr: Addr, block: &BlockBytes, ino: u32) {
     let mut write = Write::new(Geometry::block(addr), Contents::One(payload_of(block)));
     write.tags = [METADATA, Tag(u64::from(ino))];
@@ -113,7 +113,7 @@ impl State {
         }
     }
 
-    /// The inode to be changed.
+    /// The inode, marked as dirty.
     pub(super) fn inode_mut(&mut self, nid: Nid) -> Step<&mut Inode> {
         self.inode(nid)?;
         self.dirty.insert((nid, nid));
@@ -122,7 +122,7 @@ impl State {
         Ok(self.inodes.get_mut(&nid).expect("it was found"))
     }
 
-    /// The inode, of which nothing but times is to be changed.
+    /// The inode, marked as dirty in its times only.
     pub(super) fn inode_times(&mut self, nid: Nid) -> Step<&mut Inode> {
         self.inode(nid)?;
         if self.dirty.insert((nid, nid)) {
@@ -136,7 +136,7 @@ impl State {
         self.nodes.get(&nid).map(|block| &**block).ok_or(Stop::Node { nid, ino, offset })
     }
 
-    /// A free number. It is not taken by this.
+    /// A node number that is free. This does not take it.
     fn free_nid(&self) -> Step<Nid> {
         let end = self.geometry.nid_end().0;
         let is_free = |nid: &u32| {
@@ -148,7 +148,7 @@ impl State {
         candidates.find(is_free).map(Nid).ok_or_else(|| Errno::ENOSPC.into())
     }
 
-    /// Makes a node of an inode, or an inode, exist. Its block is written with the next checkpoint.
+    /// Takes the number of a node of an inode, or of an inode. Its block is written with the next checkpoint.
     pub(super) fn take_nid(&mut self, nid: Nid, ino: Nid) {
         let version = self.nat.get(&nid).map_or(0, |entry| entry.version);
         self.nat.insert(nid, NatEntry { version, ino, addr: Addr::NEW });
@@ -161,7 +161,7 @@ impl State {
         self.changed = true;
     }
 
-    /// A new inode without a name.
+    /// Creates an inode without a name.
     pub(super) fn new_inode(&mut self, mode: u16) -> Step<Nid> {
         let nid = self.free_nid()?;
         let inode = Inode::new(nid, mode, self.superblock.features);
@@ -181,7 +181,7 @@ impl State {
         Ok(nid)
     }
 
-    /// Frees a node. `ino` is its inode, whose count is changed unless it is freed itself.
+    /// Frees a node. `ino` is its inode, whose count of blocks changes unless it is the node itself.
     pub(super) fn free_node(&mut self, nid: Nid, ino: Nid) -> Step<()> {
         if nid != ino {
             self.inode_mut(ino)?.blocks -= 1;
@@ -205,15 +205,15 @@ impl State {
         Ok(())
     }
 
-    /// A write of metadata for the caller to submit. `ino` is the inode to which it belongs, 0 for what belongs to all.
+    /// Leaves a write of metadata for the caller to submit. `ino` is the inode to which it belongs, or 0 for shared structures.
     pub(super) fn write(&mut self, addr: Addr, block: &BlockBytes, ino: u32) {
         push(&mut self.outbox, addr, block, ino);
     }
 
     // Addresses of data.
 
-    /// The node and its word that hold the address of a block of a file. `create` makes nodes that are missing, after
-    /// all that exist are in memory.
+    /// The node that holds the address of a block of a file, and the word in it. With `create`, missing nodes are made once all
+    /// existing ones are in memory.
     pub(super) fn slot(&mut self, ino: Nid, index: u64, create: bool) -> Step<Option<(Nid, u32)>> {
         let inode = self.inode(ino)?;
         let path = Path::to(index, inode.address_count()).ok_or(Errno::EFBIG)?;
@@ -263,7 +263,7 @@ impl State {
         Ok(())
     }
 
-    /// Pages of a file from page `first` on, within one node.
+    /// A run of pages of a file from page `first` on, within one node.
     pub(super) fn pages_from(&mut self, ino: Nid, first: u64) -> Step<PageRun> {
         let inode = self.inode(ino)?;
         let hole = |end: u64| PageRun { end, has_data: false };
@@ -278,7 +278,7 @@ impl State {
         };
         let (has_inline_block, mut run) = (self.blocks.contains_key(&(ino, first)), hole(first));
         for page in 0..path.blocks_left(addresses) {
-            // What was inline has no other block until it is written.
+            // Contents that were inline are in memory until their block is written.
             let is_data = self.address_in(ino, nid, at + page)?.is_place()
                 || has_inline_block && self.blocks.contains_key(&(ino, first + u64::from(page)));
             if page == 0 {
@@ -292,7 +292,7 @@ impl State {
         Ok(run)
     }
 
-    /// End of the range of a missing node, the highest one on the path to a page.
+    /// End of the range that a missing node would map: the highest missing one on the path to a page.
     fn hole_end(&self, ino: Nid, first: u64, path: &Path) -> Step<u64> {
         let inode = self.inode(ino)?;
         let (addresses, words) = (u64::from(inode.address_count()), u64::from(node::NODE_WORDS));
@@ -322,7 +322,7 @@ impl State {
         }
     }
 
-    /// Takes room for a block that has none yet. The caller has checked that there is some.
+    /// Reserves room for a block that has none. The caller has checked that there is some.
     pub(super) fn reserve(&mut self, ino: Nid, index: u64) -> Step<()> {
         let (nid, at) = self.slot(ino, index, true)?.expect("it was created");
         if self.address_in(ino, nid, at)? == Addr::NULL {
@@ -334,7 +334,7 @@ impl State {
         Ok(())
     }
 
-    /// Allocates the next place for a reserved block, or for one that is rewritten.
+    /// Allocates the next place for a block that is reserved or rewritten.
     pub(super) fn place(&mut self, ino: Nid, index: u64, log: Log) -> Step<Addr> {
         let slot = self.slot(ino, index, false)?;
         let (nid, at) = slot.expect("a block is reserved before it is written");
@@ -344,11 +344,11 @@ impl State {
         self.set_address_in(ino, nid, at, addr)?;
         self.release_block(old);
         if self.inode(ino)?.extent.blocks > 0 {
-            // It is a hint of where the data are, and may be wrong now.
+            // The extent is a hint of where the data are, and may be wrong now.
             self.inode_mut(ino)?.extent = Default::default();
         }
         if old == Addr::NULL {
-            // A write without a reservation takes the room now.
+            // A write without a reservation takes its room now.
             self.valid_blocks += 1;
             self.since.taken += 1;
             self.inode_mut(ino)?.blocks += 1;
@@ -367,7 +367,7 @@ impl State {
         Ok(())
     }
 
-    /// Makes a block a hole. Nodes stay.
+    /// Turns a block into a hole. Nodes stay.
     pub(super) fn free_block(&mut self, ino: Nid, index: u64) -> Step<()> {
         if let Some((nid, at)) = self.slot(ino, index, false)? {
             self.free_address(ino, nid, at)?;
@@ -380,7 +380,7 @@ impl State {
         Ok(())
     }
 
-    /// Frees all blocks from `first` on, and nodes that are of no more use. May be run again after it has stopped.
+    /// Frees all blocks from `first` on, and nodes that are not needed any more. It may be run again after it has stopped.
     pub(super) fn truncate(&mut self, ino: Nid, first: u64) -> Step<()> {
         let inode = self.inode(ino)?;
         if !inode.has_addresses() {
@@ -415,8 +415,8 @@ impl State {
         Ok(())
     }
 
-    /// The part below a node, `height` levels above data, that maps the file from block `start` on. Says whether the node
-    /// itself is gone.
+    /// Truncates below a node that is `height` levels above data and maps the file from block `start` on. Returns whether the node
+    /// itself was freed.
     pub(super) fn truncate_below(
         &mut self,
         ino: Nid,
@@ -454,7 +454,7 @@ impl State {
         Ok(false)
     }
 
-    /// Frees an inode with all that it has. May be run again after it has stopped.
+    /// Frees an inode with everything that it has. It may be run again after it has stopped.
     pub(super) fn destroy(&mut self, ino: Nid) -> Step<()> {
         self.truncate(ino, 0)?;
         let xattr = self.inode(ino)?.xattr_nid;
@@ -470,7 +470,7 @@ impl State {
 
     // Extended attributes.
 
-    /// All of an inode.
+    /// All extended attributes of an inode.
     pub(super) fn xattrs(&self, ino: Nid) -> Step<Vec<Xattr>> {
         let inode = self.inode(ino)?;
         let mut room = inode.xattr_bytes().to_vec();
@@ -481,7 +481,8 @@ impl State {
         xattr::decode(&room).map_err(|_| Errno::EUCLEAN.into())
     }
 
-    /// Replaces all of an inode, after [`Self::xattrs`]. What does not fit into the inode goes on in a node.
+    /// Replaces all extended attributes of an inode, after [`Self::xattrs`]. Those that do not fit into the inode continue in a
+    /// node.
     pub(super) fn set_xattrs(&mut self, ino: Nid, xattrs: &[Xattr]) -> Step<()> {
         let inode = self.inode(ino)?;
         let (inside, nid) = (inode.xattr_bytes().len(), inode.xattr_nid);
@@ -509,7 +510,7 @@ impl State {
         Ok(())
     }
 
-    /// The log for a file's data.
+    /// The log to which a file's data go.
     pub(super) fn data_log(&self, ino: Nid) -> Step<Log> {
         let inode = self.inode(ino)?;
         let cold = inode.advise & node::advise::COLD != 0;

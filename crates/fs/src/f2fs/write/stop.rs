@@ -1,16 +1,16 @@
-//! Why an operation on the state cannot go on: something has to be read first, or it failed.
+//! Reasons for which an operation on the state stops: a block has to be read first, or it failed.
 
 use super::super::layout::{Addr, Nid, SegNo};
 use crate::vfs::Errno;
 
-/// Why an operation cannot go on.
+/// Why an operation stopped.
 #[derive(Debug)]
 pub(crate) enum Stop {
     /// It needs an inode.
     Inode(Nid),
     /// It needs a node of an inode.
     Node { nid: Nid, ino: Nid, offset: u32 },
-    /// It needs a node that is no inode, wherever in a file that is.
+    /// It needs a node that is not an inode, in whatever file it is.
     AnyNode(Nid),
     /// It needs a block of a directory.
     Block { ino: Nid, index: u64, addr: Addr },

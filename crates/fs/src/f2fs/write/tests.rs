@@ -1,4 +1,4 @@
-//! Rules about free space, and about the pace of cleaning, that few volumes reach.
+//! Tests of rules about free space, and about the pace of cleaning, that few volumes reach.
 
 use super::super::layout::checkpoint::ORPHANS_PER_BLOCK;
 use super::super::layout::node::{Footer, NODE_WORDS};
@@ -22,7 +22,7 @@ fn mounted(mib: u64) -> F2fs {
     block_on(F2fs::mount(image)).unwrap()
 }
 
-/// Free sections become so many.
+/// Changes the state so that this number of sections is free.
 fn set_free(state: &mut State, sections: u32) {
     let mut all = (0..state.geometry.main_segments).map(SegNo);
     while state.space.free.sections() > sections {
@@ -30,8 +30,9 @@ fn set_free(state: &mut State, sections: u32) {
     }
 }
 
-/// What a checkpoint would write has to fit into what is free beside what cleaning needs: whole sections of it into sections, and the
-/// rest into another one, or into what the open segments still have (`has_not_enough_free_secs` of Linux).
+/// The blocks that a checkpoint would write have to fit into the space that is free beside that for cleaning: whole sections of
+/// them into sections, and the rest into another one, or into the room that the open segments still have
+/// (`has_not_enough_free_secs` of Linux).
 #[test]
 fn cleaning_comes_first_where_a_checkpoint_would_not_fit() {
     let fs = mounted(96);
@@ -98,7 +99,7 @@ fn indirect_nodes_are_known_by_their_offsets() {
     assert!(!is_indirect(Footer::XATTR_OFFSET));
 }
 
-/// The count of links has 32 bits, of which one is left.
+/// The count of links has 32 bits, one of which is not used.
 #[test]
 fn a_directory_has_only_so_many_directories() {
     let fs = mounted(64);
@@ -128,7 +129,7 @@ fn writes_have_numbers_of_their_own() {
     assert!(fs.writes_before(second) && !fs.writes_before(first));
 }
 
-/// Writing in place, and the effort of cleaning, depend on it.
+/// Writing in place, and the effort of cleaning, depend on the utilization.
 #[test]
 fn utilization_is_a_share_of_what_users_can_have() {
     let fs = mounted(64);
