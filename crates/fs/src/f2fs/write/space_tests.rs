@@ -424,6 +424,21 @@ fn a_log_leaves_its_segment_only_when_it_is_full() {
     assert_eq!((now.offset, now.fills_holes), (0, false));
 }
 
+/// Roll-forward keeps a block of a free segment: nothing is allocated there before a checkpoint has forgotten it.
+#[test]
+fn a_segment_with_a_block_that_is_kept_is_not_free() {
+    let fs = mounted(64, 1);
+    let mut state = fs.state.borrow_mut();
+    let segment = state.space.free.after(SegNo(0)).unwrap();
+    let addr = state.geometry.main_block(segment, 7);
+    state.keep_block(addr);
+    assert!(!state.space.free.contains(segment) && state.space.emptied.contains(&segment));
+    assert!((0..SEGMENT_BLOCKS).all(|at| state.is_hole(segment, at) == (at != 7)));
+    let kept = state.keep_valid();
+    state.forget(kept, &[]);
+    assert!(state.space.free.contains(segment) && !state.space.emptied.contains(&segment));
+}
+
 /// Free segments against a plain set: how many sections are wholly free, and where a log goes on.
 #[test]
 fn free_segments_are_a_set_with_a_count_of_sections() {
