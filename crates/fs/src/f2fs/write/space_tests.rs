@@ -439,6 +439,30 @@ fn a_segment_with_a_block_that_is_kept_is_not_free() {
     assert!(state.space.free.contains(segment) && !state.space.emptied.contains(&segment));
 }
 
+/// A checkpoint makes room of the sections that were cleaned; one that is being cleaned then stays marked, so nothing is written in place
+/// there.
+#[test]
+fn a_section_is_cleaned_across_a_checkpoint() {
+    let fs = mounted(64, 1);
+    let mut state = fs.state.borrow_mut();
+    let log = Log::WarmData;
+    let cursor = state.logs[log.index()].cursor;
+    let addr = state.allocate(log, Owner::default()).unwrap();
+    assert!(state.may_write_over(addr));
+    let section = state.section_of(cursor.segment);
+    state.space.cleaned = BTreeSet::from([section, section + 1]);
+    state.space.cleaning = Some(section);
+    assert!(!state.may_write_over(addr));
+    state.keep_valid();
+    assert_eq!(state.space.cleaned, BTreeSet::from([section]));
+    assert!(!state.may_write_over(addr));
+    state.space.cleaning = None;
+    state.keep_valid();
+    assert!(state.may_write_over(addr));
+    state.release_block(addr);
+    assert!(!state.may_write_over(addr), "it is not valid");
+}
+
 /// Free segments against a plain set: how many sections are wholly free, and where a log goes on.
 #[test]
 fn free_segments_are_a_set_with_a_count_of_sections() {
