@@ -208,7 +208,11 @@ mod tests {
             (Op::Remove { slot: 1 }, false),
             (Op::Patch { slot: 0, at: 3, bytes: b"xy" }, true),
             (Op::Patch { slot: 0, at: 4, bytes: b"xy" }, false),
+            (Op::Patch { slot: 1, at: 0, bytes: b"" }, false),
             (Op::Replace { slot: 0, value: &long }, false),
+            (Op::Replace { slot: 0, value: b"1" }, true),
+            (Op::Replace { slot: 1, value: b"1" }, false),
+            (Op::Truncate { slot: 1 }, true),
             (Op::Truncate { slot: 2 }, false),
         ] {
             assert_eq!(op.is_possible(&page), possible, "{op:?}");

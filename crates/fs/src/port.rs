@@ -377,6 +377,33 @@ mod tests {
     use super::*;
     use flashweir_core::{Executor, Instant};
 
+    /// One task may wait for several stages of one request at a time, and is woken for each.
+    #[test]
+    fn a_task_waits_for_two_stages_at_once() {
+        let mut executor = Executor::new();
+        let seen = Rc::new(RefCell::new(None));
+        let (progress, ticket) = Ticket::new();
+        let notes = Rc::clone(&seen);
+        executor.spawn(async move {
+            let mut late = std::pin::pin!(ticket.reached(Moment::Completed));
+            let mut early = std::pin::pin!(ticket.reached(Moment::Dispatched));
+            let first = poll_fn(|context| {
+                // Both are asked for at each turn, the later stage first.
+                match (late.as_mut().poll(context), early.as_mut().poll(context)) {
+                    (Poll::Ready(()), _) => Poll::Ready("completed"),
+                    (_, Poll::Ready(())) => Poll::Ready("dispatched"),
+                    (Poll::Pending, Poll::Pending) => Poll::Pending,
+                }
+            });
+            let first = first.await;
+            *notes.borrow_mut() = Some(first);
+        });
+        executor.run_ready(Instant::from_nanos(0));
+        progress.dispatched();
+        executor.run_ready(Instant::from_nanos(1));
+        assert_eq!(*seen.borrow(), Some("dispatched"));
+    }
+
     #[test]
     fn moments_wake_those_who_wait_for_them() {
         let mut executor = Executor::new();

@@ -51,6 +51,27 @@ fn files_of_a_new_database_have_their_lengths() {
     });
 }
 
+/// A database that was made without an area for double writes gets one when it is opened with one, and uses it.
+#[test]
+fn a_double_write_area_is_made_when_it_is_asked_for() {
+    let mut bed = Bed::new();
+    drop(bed.create(Config { double_write: false, ..small() }));
+    let process = bed.process();
+    // Databases of before there was an area have no file for it.
+    bed.run(async move { process.unlink("/db/double-write").await }).unwrap();
+    let (db, _) = bed.open(Config { double_write: true, ..small() }).unwrap();
+    let process = bed.process();
+    bed.run(async move {
+        let tree = db.create_tree("rows").await.unwrap();
+        let mut trx = db.begin().await.unwrap();
+        trx.insert(tree, b"a", b"1").await.unwrap();
+        trx.commit().await.unwrap();
+        db.close().await.unwrap();
+        let area = process.stat("/db/double-write", Follow::Yes).await.unwrap();
+        assert!(area.size > 0, "pages were written there before their places");
+    });
+}
+
 /// A new tree is durable when the call returns, so the call fails where nothing can be made durable.
 #[test]
 fn a_tree_is_made_durable_or_not_at_all() {

@@ -10,6 +10,7 @@ mod ext4;
 mod f2fs;
 mod files;
 mod kinds;
+mod links;
 mod model;
 mod nameless;
 mod nodes;
