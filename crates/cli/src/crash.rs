@@ -114,7 +114,7 @@ fn config(args: &CrashArgs) -> Outcome<CrashConfig> {
             nearest(name, all_names()).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
         let known: Vec<_> = all_names().collect();
         return Err(Failure::Usage(format!(
-            "--device cannot be `{name}`: expected one of {}{hint}",
+            "--device cannot be `{name}`: expected one of {} or tiny-drawn-N{hint}",
             known.join(", ")
         )));
     }
