@@ -59,7 +59,8 @@ impl<F: Firmware> Ssd<F> {
         }
     }
 
-    /// A command has arrived with its data.
+    /// A command has arrived with its data. Never in line, as [`Self::event`]: hosts have one loop for all firmwares.
+    #[inline(never)]
     pub(crate) fn command(&mut self, now: Instant, command: Command, effects: &mut Vec<Effect>) {
         self.enter(now);
         let cx = &mut self.cx;
@@ -81,6 +82,7 @@ impl<F: Firmware> Ssd<F> {
     }
 
     /// A moment that the device asked for has come.
+    #[inline(never)]
     pub(crate) fn event(&mut self, now: Instant, event: Event, effects: &mut Vec<Effect>) {
         self.enter(now);
         match event {
