@@ -34,7 +34,7 @@ impl PageFtl {
     }
 
     /// What was accepted and could not be written cannot be read.
-    #[inline]
+    #[inline(always)]
     fn note_lost_units(&self, cx: &mut Cx, at: u32, span: &Span) {
         if !self.lost.is_empty()
             && let Some((lost, _)) = self.lost.range(Lpn(span.first)..Lpn(span.end)).next()
@@ -45,7 +45,7 @@ impl PageFtl {
     }
 
     /// Adds what these units hold now to what a read answers.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_contents(&self, cx: &mut Cx, at: u32, first: u64, end: u64) {
         if !cx.flash.media.tracks_contents() {
             return;
@@ -68,7 +68,7 @@ impl PageFtl {
     }
 
     /// Reads units of which it is known where they are; says how many parts the command waits for.
-    #[inline]
+    #[inline(always)]
     pub(super) fn read_units(&mut self, cx: &mut Cx, at: u32, first: u64, end: u64) -> u32 {
         let mut parts = 0;
         let mut cached = 0;
