@@ -60,7 +60,8 @@ impl<F: Firmware> Ssd<F> {
         }
     }
 
-    /// Handles a command that has arrived with its data.
+    /// Handles a command that has arrived with its data. Never inlined, nor is [`Self::event`]: hosts have one loop for all firmwares.
+    #[inline(never)]
     pub(crate) fn command(&mut self, now: Instant, command: Command, effects: &mut Vec<Effect>) {
         self.enter(now);
         let cx = &mut self.cx;
@@ -82,6 +83,7 @@ impl<F: Firmware> Ssd<F> {
     }
 
     /// Handles an event that the device scheduled and that is due now.
+    #[inline(never)]
     pub(crate) fn event(&mut self, now: Instant, event: Event, effects: &mut Vec<Effect>) {
         self.enter(now);
         match event {

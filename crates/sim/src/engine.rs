@@ -284,8 +284,9 @@ impl<O: Own> Engine<O> {
         }
     }
 
-    /// Puts a command onto the link, or lets it wait for room there.
-    #[inline]
+    /// Puts a command onto the link, or lets it wait for room there. Always inlined: a command is large, and is moved
+    /// once less.
+    #[inline(always)]
     fn put(&mut self, now: Instant, intended: Instant, mut command: Command, host: &mut impl Host) {
         let (token, queue, bytes_up) = (command.id.0, command.queue, command.bytes_up());
         let place = self.free.pop().unwrap_or_else(|| {
@@ -346,14 +347,13 @@ impl<O: Own> Engine<O> {
         self.agenda.pop()
     }
 
-    /// Executes an event.
-    #[inline]
+    /// Executes an event. Always inlined into the loop of each host.
+    #[inline(always)]
     pub(crate) fn happen(&mut self, now: Instant, moment: Moment<O>, host: &mut impl Host) -> Happened<O> {
         match moment {
             Moment::Device(event) => {
                 self.note(now, 1);
                 self.device.event(now, event, &mut self.effects);
-                self.carry_out(now);
             }
             Moment::Arrive(place) => {
                 self.note(now, 2 | u64::from(place) << 8);
@@ -365,7 +365,6 @@ impl<O: Own> Engine<O> {
                     self.arrived.push_back(flight.token);
                 }
                 self.device.command(now, command, &mut self.effects);
-                self.carry_out(now);
             }
             Moment::Complete(place) => {
                 self.note(now, 3 | u64::from(place) << 8);
@@ -386,10 +385,15 @@ impl<O: Own> Engine<O> {
                     return Happened::Completed;
                 }
                 self.finished.push_back((token, result));
+                return Happened::Below;
             }
-            Moment::Wake => self.wake(now),
+            Moment::Wake => {
+                self.wake(now);
+                return Happened::Below;
+            }
             Moment::Own(own) => return Happened::Own(own),
         }
+        self.carry_out(now);
         Happened::Below
     }
 
@@ -422,8 +426,8 @@ impl<O: Own> Engine<O> {
         }
     }
 
-    /// Schedules the events that the device requested.
-    #[inline]
+    /// Schedules the events that the device requested. Always inlined: [`Self::happen`] has the one call.
+    #[inline(always)]
     fn carry_out(&mut self, now: Instant) {
         if let Some(timeline) = &mut self.timeline {
             timeline.device(now, &mut self.device);

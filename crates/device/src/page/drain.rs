@@ -21,41 +21,50 @@ impl PageFtl {
             steps += 1;
             assert!(steps < STEPS_MAX, "the work list never ends: {due:?}\n{}", self.describe_waits(cx));
             match due {
-                Due::Epochs => {
-                    for stream in std::mem::take(&mut self.work.streams) {
-                        self.settle(cx, stream);
-                    }
-                }
-                Due::Flushes => self.check_flushes(cx),
                 Due::Collect => {
                     while let Some(plane) = first(&mut self.work.collect) {
                         self.collect_check(cx, plane);
                     }
                 }
-                Due::CollectStep => {
-                    while let Some(plane) = first(&mut self.work.collect_step) {
-                        self.collect_step(cx, plane);
-                    }
-                }
                 Due::Destage => self.destage(cx),
                 Due::Release => self.release_pages(cx),
-                Due::LookUp => self.look_up(cx),
-                Due::WordLines => {
-                    let slots = std::mem::take(&mut self.work.slots);
-                    if std::mem::take(&mut self.work.all_wordlines) {
-                        self.demand_wordlines(cx);
-                    }
-                    self.demand_wordlines_of(cx, &slots);
-                }
-                Due::Log => self.pump_log(cx),
                 Due::Admit => self.admit(cx),
-                Due::Stuck => {
-                    while let Some(plane) = first(&mut self.work.stuck) {
-                        self.check_stuck(cx, plane);
-                    }
-                }
+                _ => self.rarely(cx, due),
             }
         }
         self.commit_saved(cx);
+    }
+
+    /// Does work that most writes do not need. It is apart from [`Self::drain`], which each write enters twice and which is short without it.
+    #[inline(never)]
+    fn rarely(&mut self, cx: &mut Cx, due: Due) {
+        match due {
+            Due::Epochs => {
+                for stream in std::mem::take(&mut self.work.streams) {
+                    self.settle(cx, stream);
+                }
+            }
+            Due::Flushes => self.check_flushes(cx),
+            Due::CollectStep => {
+                while let Some(plane) = first(&mut self.work.collect_step) {
+                    self.collect_step(cx, plane);
+                }
+            }
+            Due::LookUp => self.look_up(cx),
+            Due::WordLines => {
+                let slots = std::mem::take(&mut self.work.slots);
+                if std::mem::take(&mut self.work.all_wordlines) {
+                    self.demand_wordlines(cx);
+                }
+                self.demand_wordlines_of(cx, &slots);
+            }
+            Due::Log => self.pump_log(cx),
+            Due::Stuck => {
+                while let Some(plane) = first(&mut self.work.stuck) {
+                    self.check_stuck(cx, plane);
+                }
+            }
+            Due::Collect | Due::Destage | Due::Release | Due::Admit => unreachable!("{due:?} is frequent"),
+        }
     }
 }

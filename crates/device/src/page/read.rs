@@ -34,7 +34,7 @@ impl PageFtl {
     }
 
     /// Fails a read of a version that was accepted but could not be written.
-    #[inline]
+    #[inline(always)]
     fn note_lost_units(&self, cx: &mut Cx, at: u32, span: &Span) {
         if !self.lost.is_empty()
             && let Some((lost, _)) = self.lost.range(Lpn(span.first)..Lpn(span.end)).next()
@@ -45,7 +45,7 @@ impl PageFtl {
     }
 
     /// Adds the current contents of these units to the answer of a read.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_contents(&self, cx: &mut Cx, at: u32, first: u64, end: u64) {
         if !cx.flash.media.tracks_contents() {
             return;
@@ -68,7 +68,7 @@ impl PageFtl {
     }
 
     /// Reads units whose places are known; returns the number of parts for which the command waits.
-    #[inline]
+    #[inline(always)]
     pub(super) fn read_units(&mut self, cx: &mut Cx, at: u32, first: u64, end: u64) -> u32 {
         let mut parts = 0;
         let mut cached = 0;

@@ -73,7 +73,7 @@ fn add<T: PartialEq>(list: &mut Vec<T>, item: T) {
 
 /// Takes the first item. The lists are short: mostly one plane, or the planes of a die.
 pub(super) fn first<T>(list: &mut Vec<T>) -> Option<T> {
-    (!list.is_empty()).then(|| list.remove(0))
+    if list.len() > 1 { Some(list.remove(0)) } else { list.pop() }
 }
 
 impl Work {
