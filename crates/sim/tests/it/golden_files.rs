@@ -197,7 +197,9 @@ fn record(case: &Case) -> String {
         let end = begin + Duration::from_secs(if round == 0 { 2 } else { 40 });
         while stack.next().is_some_and(|next| next <= end) && stack.turn() {}
         let cleaned = vfs.fs().metric("cleaned_background") + vfs.fs().metric("cleaned_foreground");
-        let metrics = format!("{:?} {:?}", vfs.fs().metrics(), vfs.metrics());
+        // Names and values: a help text may change.
+        let counters = vfs.fs().metrics().into_iter().chain(vfs.metrics().list());
+        let metrics: String = counters.map(|metric| format!("{}={} ", metric.name, metric.value)).collect();
         write!(
             text,
             "hash {:016x} end {} answers {:016x} counters {:016x} ",
