@@ -433,11 +433,11 @@ impl Default for BufferConfig {
 pub struct OrderConfig {
     /// How the device keeps the order of epochs.
     pub policy: PersistPolicy,
-    /// Number of epochs that may become one transaction, so that a page that is rewritten within them is written once (contract
-    /// §6.4); 1 fuses nothing. Only for `transactional`.
+    /// Number of epochs that may become one transaction, so that a page that is rewritten within them is written once
+    /// (contract §6.4); 1 fuses nothing. Only for `transactional`.
     pub fuse_epochs: u32,
-    /// Fraction by which programs take longer: what the barrier paper charges a device whose firmware lacks the command (barriers
-    /// §2.6).
+    /// Fraction by which programs take longer: what the barrier paper charges a device whose firmware lacks the command
+    /// (barriers §2.6).
     pub penalty: f64,
 }
 

@@ -1,8 +1,8 @@
 //! Range flush: a chosen part of the buffer becomes durable, and nothing else has to (range-flush §4).
 //!
 //! Invariants: a range flush completes when the versions that it selected, or newer ones of the same pages, can be recovered; it
-//! waits for nothing else. A version for which it waits is not overwritten in place, since it was chosen for writing (contract
-//! §6.8).
+//! waits for nothing else. A version for which it waits is not overwritten in place, since it was chosen for writing
+//! (contract §6.8).
 //!
 //! It selects: of each page in its ranges the newest version; of each of its tags every version that carries it, also by union; and
 //! the volatile deallocations of these pages and tags, because a deallocation supersedes a version as a write does.

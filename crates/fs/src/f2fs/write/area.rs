@@ -12,8 +12,8 @@
 //! checkpoint and its tables, when it is mounted), [`Area::note_node`] and [`Area::note_segment`] (what changed), [`Area::store`]
 //! and [`Area::turn`] (tables and checkpoint appended, in the order of append-segments §4.4), [`Area::summary_place`] (or a summary
 //! in the segment itself), [`Area::nameless_max`]; beside them cleaning of its own segments, before there are too few for a
-//! checkpoint. Such a volume is mounted with [`InPlace::never`](super::InPlace::never), and its logs fill no holes (append-segments
-//! §4.11).
+//! checkpoint. Such a volume is mounted with [`InPlace::never`](super::InPlace::never), and its logs fill no holes
+//! (append-segments §4.11).
 
 use super::super::layout::bytes::{block_bit, set_block_bit};
 use super::super::layout::checkpoint::{Checkpoint, Flags, ORPHANS_PER_BLOCK, encode_orphans};
