@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration as WallDuration;
 use std::time::Instant as WallInstant;
 
-/// How fast virtual time passes.
+/// Speed of virtual time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Speed {
     /// This many virtual seconds in a second of the wall clock; 1 is real time.
@@ -58,12 +58,12 @@ pub(crate) fn civil_time() -> Timestamp {
     Timestamp { seconds: now.tv_sec, nanos: now.tv_nsec as u32 }
 }
 
-/// Time that passes only when it is told to; clones move together.
+/// Time that passes only by [`Hand::advance`]; clones move together.
 #[derive(Clone, Debug, Default)]
 pub struct Hand(Arc<AtomicU64>);
 
 impl Hand {
-    /// Lets so much time pass.
+    /// Lets `span` pass.
     pub fn advance(&self, span: WallDuration) {
         self.0.fetch_add(span.as_nanos() as u64, Ordering::SeqCst);
     }
@@ -74,14 +74,14 @@ impl Hand {
     }
 }
 
-/// What moves a clock.
+/// Source of a clock's time.
 #[derive(Clone, Debug)]
 enum Source {
     Machine { origin: WallInstant },
     Hand(Hand),
 }
 
-/// A clock that began when it was made.
+/// A clock that starts when it is created.
 #[derive(Clone, Debug)]
 pub struct Clock {
     source: Source,
@@ -99,7 +99,7 @@ impl Clock {
         Self { source: Source::Hand(hand), speed }
     }
 
-    /// How fast it goes.
+    /// Speed of the clock.
     pub fn speed(&self) -> Speed {
         self.speed
     }
@@ -131,7 +131,7 @@ impl Clock {
         }
     }
 
-    /// Wall time in which so much virtual time passes.
+    /// Wall time in which `span` of virtual time passes.
     pub fn wall_of(&self, span: flashweir_core::Duration) -> WallDuration {
         WallDuration::from_nanos((span.as_nanos() as f64 / self.factor()) as u64)
     }

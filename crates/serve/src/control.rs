@@ -21,7 +21,7 @@ pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 pub enum Ask {
     /// Cut the power.
     Cut(CutOrder),
-    /// Say how the server is.
+    /// Report the status of the server.
     Status,
     /// End the server in order.
     Stop,
@@ -29,17 +29,17 @@ pub enum Ask {
     Save(PathBuf),
 }
 
-/// How the power is cut.
+/// Parameters of a power cut.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CutOrder {
-    /// Which disk; all of them if absent.
+    /// Name of the disk's export; all disks if absent.
     pub export: Option<String>,
     /// Draws what was torn, and where versions are kept which of them come back; absent is the likeliest.
     pub seed: Option<u64>,
     /// Clients get EIO instead of a closed connection.
     pub eio: bool,
-    /// Virtual nanoseconds without power at least; recovery may take longer.
+    /// Least virtual time without power, ns; recovery may take longer.
     pub off_ns: u64,
 }
 
@@ -52,7 +52,7 @@ impl CutOrder {
 /// Effect of a power cut on one disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CutDone {
-    /// Which disk.
+    /// Name of the disk's export.
     pub export: String,
     /// Requests that were lost with the power.
     pub requests_lost: u64,
@@ -68,7 +68,7 @@ pub struct CutDone {
     pub recovery_ns: u64,
 }
 
-/// How a server is.
+/// Status of a server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// Wall time since it began, ns.
@@ -81,7 +81,7 @@ pub struct Status {
     pub disks: Vec<DiskStatus>,
 }
 
-/// How a disk is.
+/// Status of a disk.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DiskStatus {
     /// Its export.
@@ -147,13 +147,13 @@ impl DiskStatus {
 pub enum Reply {
     /// The power was cut.
     Cut(Vec<CutDone>),
-    /// How it is.
+    /// The status.
     Status(Status),
-    /// It ends.
+    /// The server is stopping.
     Stopping,
     /// The image was written.
     Saved,
-    /// It could not.
+    /// The request failed, for this reason.
     Error(String),
 }
 

@@ -75,7 +75,7 @@ enum Power {
     },
 }
 
-/// Effect of a power cut on clients.
+/// What a power cut does to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnCut {
     /// Their connections are closed.
@@ -84,7 +84,7 @@ pub enum OnCut {
     Fail,
 }
 
-/// Why a disk cannot go on.
+/// Why a disk cannot continue.
 #[derive(Debug)]
 pub enum DiskError {
     /// The recording cannot be written.
@@ -209,12 +209,12 @@ impl Disk {
         self.pending.len() - self.free.len() + self.held.len()
     }
 
-    /// Whether the device works on a request of a client at this place, be it gone or not.
+    /// Whether the device works on a request of a client at this place, even if that client is gone.
     pub(crate) fn owes(&self, place: u32) -> bool {
         self.pending.iter().flatten().any(|pending| pending.client.place == place)
     }
 
-    /// A client is gone: what it asked for while the power is off is not done.
+    /// A client is gone: its requests that wait for the power are dropped.
     pub(crate) fn forget(&mut self, client: ClientId) {
         self.held.retain(|(holder, ..)| *holder != client);
     }
@@ -257,7 +257,7 @@ impl Disk {
         }
     }
 
-    /// When something happens next, on the server's clock.
+    /// Instant of the next event, on the server's clock.
     pub(crate) fn next(&self) -> Option<Instant> {
         match self.power {
             Power::Off { until, .. } => Some(until),
@@ -268,7 +268,7 @@ impl Disk {
         }
     }
 
-    /// A client asks for something.
+    /// Takes a request of a client.
     pub(crate) fn request(
         &mut self,
         clock: Instant,
@@ -401,7 +401,7 @@ impl Disk {
         }
     }
 
-    /// Whether something has finished and is not taken out yet.
+    /// Whether something has finished and was not taken out yet.
     pub(crate) fn has_finished(&self) -> bool {
         !self.finished.is_empty()
     }

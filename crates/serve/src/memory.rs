@@ -18,7 +18,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-/// Units that wait to become holes together; neighbours become one.
+/// Number of units that wait to become holes together; neighbours are merged.
 const WAITING_MAX: usize = 4096;
 /// Bytes that are freed before the process returns memory to the system.
 const FREED_BYTES_MIN: u64 = 64 << 20;
@@ -110,7 +110,7 @@ impl Overflow for OverflowFile {
     }
 }
 
-/// Watches how much contents take, and has the process give back what was freed.
+/// Watches the memory of contents, and has the process return what was freed.
 #[derive(Debug, Default)]
 pub(crate) struct GiveBack {
     /// Bytes of contents when they were most, since memory was given back.

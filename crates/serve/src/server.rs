@@ -37,24 +37,24 @@ pub enum Endpoint {
     Tcp(SocketAddr),
 }
 
-/// How a server behaves.
+/// Configuration of a server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// Addresses at which clients connect.
     pub endpoints: Vec<Endpoint>,
     /// A unix socket for `weir cut` and live views.
     pub control: Option<PathBuf>,
-    /// The time, and how fast virtual time follows it.
+    /// The clock, and the speed of virtual time.
     pub clock: Clock,
     /// Certificate and key, where TLS is offered.
     pub keys: Option<TlsKeys>,
-    /// Connections at once.
+    /// Most connections at a time.
     pub connections_max: usize,
-    /// A handshake takes no longer, nor does one message of a client or the taking of an answer.
+    /// Longest time of a handshake, of one message of a client, and of taking an answer.
     pub patience: WallDuration,
     /// How long before a deadline the server stops sleeping, and how long it looks for requests before it sleeps.
     pub spin: WallDuration,
-    /// Has the process give freed memory back to the system.
+    /// Function that returns freed memory of the process to the system.
     pub give_back: Option<fn()>,
     /// Function for messages to users.
     pub say: fn(String),
@@ -217,9 +217,9 @@ impl Source {
     }
 }
 
-/// Controllers at once.
+/// Most controllers at a time.
 const CONTROLLERS_MAX: usize = 16;
-/// Bytes in a client's patience that make it one that moves.
+/// Number of bytes within a client's patience that count as progress.
 const PROGRESS_BYTES: usize = 64 << 10;
 /// Events of one poll.
 const EVENTS: usize = 64;
@@ -392,7 +392,7 @@ impl Server {
         Ok(())
     }
 
-    /// Hands what is due to the sessions.
+    /// Passes answers that are due to the sessions.
     fn answer(&mut self) {
         if self.disks.iter().any(Disk::has_finished) {
             // As late as possible: what this turn did is part of what clients wait for.
@@ -432,7 +432,7 @@ impl Server {
         }
     }
 
-    /// Writes what sessions want to say.
+    /// Writes the output of sessions.
     fn write(&mut self, wall: WallDuration) {
         for place in std::mem::take(&mut self.touched) {
             let Some(client) = self.clients[place as usize].as_mut() else { continue };
@@ -504,7 +504,7 @@ impl Server {
         }
     }
 
-    /// Takes in what a client sent.
+    /// Handles what a client sent.
     fn serve(
         &mut self,
         place: u32,
@@ -564,7 +564,7 @@ impl Server {
         }
     }
 
-    /// Drops clients that are in the middle of something and do not move.
+    /// Drops clients that stall in the middle of a message or answer.
     fn drop_stalled(&mut self, wall: WallDuration) {
         if wall < self.looked_for_stalls + SLEEP_MAX {
             return;
@@ -686,7 +686,7 @@ impl Server {
         Ok(Reply::Cut(done))
     }
 
-    /// How the server is.
+    /// Status of the server.
     pub fn status(&self) -> Status {
         Status {
             uptime_ns: self.config.clock.wall().as_nanos() as u64,
@@ -750,7 +750,7 @@ impl Drop for Sockets {
     }
 }
 
-/// The client is looked at again at the end of the turn.
+/// Marks a client, which is then checked at the end of the turn.
 fn touch(client: &mut Client, touched: &mut Vec<u32>) {
     if !std::mem::replace(&mut client.touched, true) {
         touched.push(client.id.place);

@@ -13,7 +13,7 @@ use flashweir_core::random::mix;
 use flashweir_core::{Lpn, Payload};
 use std::collections::BTreeMap;
 
-/// Units of which versions are kept at most.
+/// Most units of which versions are kept.
 const UNITS_MAX: usize = 1 << 16;
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ struct Unit {
     durable: Payload,
     /// Completed since, with the order of their completions.
     newer: Vec<(u64, Payload)>,
-    /// Writes on their way.
+    /// Number of writes in flight.
     in_flight: u32,
 }
 

@@ -27,33 +27,33 @@ use std::time::Duration;
 /// A running server and what is expected of it.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// Its unix socket.
+    /// Unix socket of the server.
     pub socket: PathBuf,
     /// Control socket of the server whose power is cut.
     pub control: PathBuf,
-    /// Which disk.
+    /// Name of the disk's export.
     pub export: String,
-    /// Promise of that disk.
+    /// Kind of that disk, which decides what it promises.
     pub kind: DeviceKind,
-    /// How long it may be silent.
+    /// Longest time for which the server may be silent.
     pub patience: Duration,
 }
 
-/// How a campaign goes.
+/// Parameters of a campaign.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Seed of everything that the client decides.
+    /// Seed of all decisions of the client.
     pub seed: u64,
-    /// Power cuts.
+    /// Number of power cuts.
     pub cuts: u32,
     /// Bytes of the disk that are used, whole mapping units.
     pub region: Range<u64>,
-    /// Judge at the grain of blocks of 512 bytes, and let requests in flight share mapping units; otherwise mapping
-    /// units are the grain.
+    /// Judge at the grain of sectors of 512 bytes, and let requests in flight share mapping units; otherwise mapping units are the
+    /// grain.
     pub blocks: bool,
-    /// Requests before a cut at most.
+    /// Most requests before a cut.
     pub requests_max: u64,
-    /// Cuts that answer EIO, of all.
+    /// Fraction of the cuts that answer EIO.
     pub eio: f64,
 }
 
@@ -64,7 +64,7 @@ pub struct Counts {
     pub cuts: u64,
     /// Number of these cuts that answered EIO instead of closing connections.
     pub eio: u64,
-    /// Cuts of which a seed drew the outcome.
+    /// Cuts whose outcome was drawn by a seed.
     pub drawn: u64,
     /// Judgements after two cuts, the second one before the power was back or soon after.
     pub twice: u64,
@@ -74,9 +74,9 @@ pub struct Counts {
     pub answered: u64,
     /// Writes, trims, zeroes and flushes that were in flight at a cut.
     pub in_flight: u64,
-    /// Operations that were promised to be there, and were.
+    /// Operations that the contract promised, and that were there.
     pub promised: u64,
-    /// Units that did not show what was last written, legally.
+    /// Units that legally did not show the newest write.
     pub older: u64,
     /// Units that were compared.
     pub units: u64,
@@ -104,7 +104,7 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// A thread that asks for a power cut while the load goes on.
+/// A thread that asks for a power cut while the load is running.
 #[derive(Debug)]
 pub(super) struct Cutter(JoinHandle<Result<Vec<CutDone>, String>>);
 
@@ -264,7 +264,7 @@ impl<'a> Campaign<'a> {
         let (mut answered, mut cut_at, mut cutter) = (0, None, None::<Cutter>);
         let mut moved = clock.wall();
         loop {
-            // Nothing is submitted that might reach the device after a cut that leaves connections alone.
+            // Nothing is submitted that could reach the device after a cut that leaves connections open.
             if cutter.is_none() || !order.eio {
                 for _ in 0..mood.depth {
                     if self.record.in_flight() >= mood.depth {

@@ -18,14 +18,14 @@ use std::time::Duration;
 /// Bytes of one read of the stream.
 const CHUNK: usize = 256 << 10;
 
-/// Why a client cannot go on.
+/// Why a client cannot continue.
 #[derive(Debug)]
 pub enum ClientError {
     /// The server closed the connection, or the stream failed.
     Gone(String),
-    /// The server refused, or said what it must not say.
+    /// The server refused, or broke the protocol.
     Protocol(String),
-    /// Nothing came in time.
+    /// Nothing arrived within this time.
     Silent(Duration),
 }
 
@@ -99,7 +99,7 @@ impl Client {
         self.gone.as_deref()
     }
 
-    /// Queues a request with the data of a write; gives the name that its reply will have.
+    /// Queues a request with the data of a write; returns the cookie that its reply will have.
     pub fn send(&mut self, ask: Ask, data: &[u8]) -> u64 {
         let cookie = self.next_cookie;
         self.next_cookie += 1;
@@ -109,17 +109,17 @@ impl Client {
         cookie
     }
 
-    /// Queues bytes that need not be a request.
+    /// Queues bytes that need not form a request.
     pub fn send_raw(&mut self, bytes: &[u8]) {
         self.output.extend_from_slice(bytes);
     }
 
-    /// Sends and receives what the stream takes and has, without waiting.
+    /// Sends and receives as much as the stream allows, without waiting.
     pub fn pump(&mut self) {
         if self.gone.is_none()
             && let Err(error) = self.write()
         {
-            // What the server answered before it went is still to be read.
+            // What the server answered before its end is still to be read.
             self.gone = Some(error.to_string());
         }
         let mut chunk = [0; 16 << 10];

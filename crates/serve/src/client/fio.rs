@@ -59,7 +59,7 @@ pub fn check_header(bytes: &[u8], offset: u64) -> Result<Option<Age>, Failure> {
     Ok(Some((u32_at(24), u32_at(28), u16_at(34))))
 }
 
-/// How new intervals have to be at least, by their headers.
+/// How new each interval has to be at least, according to its header.
 #[derive(Debug, Default)]
 struct Floors {
     at_completion: bool,
@@ -128,7 +128,7 @@ impl Floors {
     }
 }
 
-/// fio, ended with us.
+/// A running fio, which is killed when this is dropped.
 struct Running(Child);
 
 /// File of the scratch directory for fio's error messages.
@@ -142,7 +142,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It has ended already where all went well.
+        // It has ended already if all went well.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

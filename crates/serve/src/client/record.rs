@@ -29,11 +29,11 @@ use std::sync::Arc;
 pub enum FailureKind {
     /// Promised content is missing.
     Lost,
-    /// A version is back that had been superseded, durably, before.
+    /// A version is back that had been durably superseded.
     Resurrected,
     /// A unit mixes several of its versions.
     Shorn,
-    /// Content that belongs somewhere else.
+    /// Content that belongs elsewhere.
     Misdirected,
     /// Content that was never written.
     Corrupt,
@@ -228,7 +228,7 @@ impl Record {
         (at(from) / self.grain) as usize..at(end).div_ceil(self.grain) as usize
     }
 
-    /// Whether nothing is in flight whose order with this request could not be known.
+    /// Whether nothing is in flight whose order relative to this request would be unknown.
     pub fn is_free(&self, ask: &Ask) -> bool {
         let busy = &self.busy[self.grains(ask)];
         match ask.command {
@@ -237,7 +237,7 @@ impl Record {
         }
     }
 
-    /// A request is submitted, with the data of a write. Returns its number.
+    /// Notes that a request is submitted, with the data of a write. Returns its number.
     pub fn submit(&mut self, ask: &Ask, data: &[u8]) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
@@ -303,7 +303,7 @@ impl Record {
         }
     }
 
-    /// Applies an operation to the model; says which grains it gave a new version.
+    /// Applies an operation to the model; returns the grains that it gave a new version.
     fn change(&mut self, kind: Kind, ask: &Ask, data: &[u8]) -> Range<usize> {
         let range = if kind == Kind::Flush { 0..0 } else { self.bytes(ask) };
         match kind {
@@ -427,7 +427,7 @@ impl Record {
         Failure::new(kind, format!("{}: {found}; {}", self.place(lpn), self.history(lpn)))
     }
 
-    /// Changes of a unit, the latest last; with the flushes in between.
+    /// Changes of a unit with the flushes in between, the latest last.
     fn history(&self, lpn: Lpn) -> String {
         const LINES_MAX: usize = 24;
         let (from, end) = (lpn.0 * self.grain, (lpn.0 + 1) * self.grain);
@@ -496,7 +496,7 @@ impl Record {
         (kind, format!("its blocks show operations {}", blocks.join(" ")))
     }
 
-    /// Whether a block was ever like this since the log began.
+    /// Whether a block had this content at any time since the log began.
     fn is_version(&self, block: u64, shown: Shown) -> bool {
         let touches = |ask: &Ask, granule: u64| {
             let (from, end) = (ask.offset, ask.offset + u64::from(ask.length));
@@ -527,7 +527,7 @@ mod tests {
         Ask { command, flags: 0, offset, length }
     }
 
-    /// Submits a write of stamps; gives its number.
+    /// Submits a write of stamps; returns its number.
     fn write(record: &mut Record, offset: u64, length: u32) -> u64 {
         let mut data = vec![0; length as usize];
         stamp(&mut data, offset / BLOCK as u64, record.next_id());

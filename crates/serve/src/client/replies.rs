@@ -56,11 +56,11 @@ pub struct Facts {
 /// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// Which request.
+    /// Cookie of the request.
     pub cookie: u64,
     /// The request.
     pub ask: Ask,
-    /// Content of a read, nothing for others; or the number of an error.
+    /// Content of a read, nothing for other requests; or an error number.
     pub result: Result<Vec<u8>, u32>,
 }
 
@@ -98,14 +98,14 @@ impl Replies {
         self.waiting.len()
     }
 
-    /// A request was sent.
+    /// Notes that a request was sent.
     pub(super) fn expect(&mut self, cookie: u64, ask: Ask) {
         let length = if ask.command == command::READ { ask.length as usize } else { 0 };
         let waiting = Waiting { ask, content: vec![0; length], filled: 0, error: None };
         assert!(self.waiting.insert(cookie, waiting).is_none(), "cookie {cookie} is in use");
     }
 
-    /// Bytes of the server.
+    /// Takes bytes from the server.
     pub(super) fn feed(&mut self, bytes: &[u8]) {
         if self.start > self.bytes.len() / 2 {
             self.bytes.drain(..self.start);

@@ -24,7 +24,7 @@ pub enum Shown {
         /// The operation that wrote it.
         op: u64,
     },
-    /// Neither.
+    /// Anything else.
     Garbage,
 }
 

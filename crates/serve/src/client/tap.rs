@@ -19,7 +19,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Bytes that wait for one side.
+/// Bytes that wait to be sent to one side.
 #[derive(Debug)]
 struct Side {
     stream: UnixStream,
@@ -72,9 +72,9 @@ impl Side {
 struct Pair {
     program: Side,
     server: Side,
-    /// Bytes of the program that are no complete message yet.
+    /// Bytes from the program that are not a complete message yet.
     asking: Vec<u8>,
-    /// The same of the server, before its replies to requests begin.
+    /// The same from the server, before its replies to requests begin.
     answering: Vec<u8>,
     greeted: bool,
     transmitting: bool,
@@ -102,7 +102,7 @@ pub struct Tap {
 
 impl Drop for Tap {
     fn drop(&mut self) {
-        // If it is gone already, so much the better.
+        // The file may be gone already.
         let _ = std::fs::remove_file(&self.path);
     }
 }

@@ -7,10 +7,10 @@ use crate::nbd::wire::{command, command_flag};
 use flashweir_core::random::RandomStream;
 use std::ops::Range;
 
-/// How a boot behaves.
+/// Character of the load of a boot.
 #[derive(Clone, Debug)]
 pub struct Mood {
-    /// Requests in flight at most.
+    /// Most requests in flight.
     pub depth: usize,
     flush: f64,
     fua: f64,

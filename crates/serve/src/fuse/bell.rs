@@ -22,7 +22,7 @@ impl Bell {
         Ok(Self { counter, is_asleep: AtomicBool::new(false) })
     }
 
-    /// There is a message.
+    /// Wakes the world for a message, if it sleeps.
     pub(super) fn ring(&self) {
         fence(Ordering::SeqCst);
         if self.is_asleep.load(Ordering::Relaxed) && self.is_asleep.swap(false, Ordering::SeqCst) {
@@ -31,13 +31,13 @@ impl Bell {
         }
     }
 
-    /// The world is about to sleep.
+    /// Called before the world sleeps.
     pub(super) fn prepare(&self) {
         self.is_asleep.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// It does not.
+    /// Called when the world does not sleep any more.
     pub(super) fn end(&self) {
         self.is_asleep.store(false, Ordering::SeqCst);
     }

@@ -20,27 +20,28 @@ pub struct MountConfig {
     pub flush: FlushMode,
     /// How each format is mounted.
     pub choose: Choose,
-    /// A file system is made first, where there is none.
+    /// File system to make first, if there is none.
     pub make: Option<Kind>,
     /// Page cache and host costs; its civil time is set at the mount.
     pub mount: MountOptions,
-    /// How fast virtual time passes.
+    /// Speed of virtual time.
     pub speed: Speed,
-    /// How long the world does not sleep before a deadline, and after an answer, if there are two processors.
+    /// How long the world polls instead of sleeping, before a deadline and after an answer, if there are two processors.
     pub spin: Duration,
     /// The control socket.
     pub control: Option<PathBuf>,
-    /// The kernel hands on each write at once instead of keeping it.
+    /// Whether the kernel passes on each write at once instead of keeping it.
     pub write_through: bool,
     /// Recorder of changes.
     pub recorder: Option<Recorder>,
     /// FIFOs for test rigs for LazyFS.
     pub lazyfs: Option<LazyFs>,
-    /// See there.
+    /// Function for messages to users.
     pub say: Arc<dyn Fn(String) + Send + Sync>,
-    /// Users other than the one who mounts may use it; for that all users but root need `user_allow_other` in `/etc/fuse.conf`.
+    /// Whether users other than the one who mounts may use it; for that all users but root need `user_allow_other` in
+    /// `/etc/fuse.conf`.
     pub allow_other: bool,
-    /// Has the process give freed memory back to the system.
+    /// Function that returns freed memory of the process to the system.
     pub give_back: Option<fn()>,
 }
 

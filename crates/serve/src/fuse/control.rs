@@ -15,10 +15,10 @@ use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long a client may say nothing.
+/// How long a client may be silent.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long the world may think; a cut takes as long as the device's recovery.
+/// How long the world may take for an answer; a cut takes as long as the device's recovery.
 const ANSWER: Duration = Duration::from_secs(55);
 
 /// A bound socket; it is removed at the end.

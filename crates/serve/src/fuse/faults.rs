@@ -9,7 +9,7 @@ use super::table::{Due, Table};
 use flashweir_fs::vfs::{Access, Creds, Errno, Fs, Kind, OpenFlags, Result, Source};
 use std::future::Future;
 
-/// Names of a path at most; more are a circle.
+/// Most names of a path; more are a circle.
 const PATH_NAMES_MAX: usize = 4096;
 
 impl<F: Fs> Table<F> {
@@ -35,7 +35,7 @@ impl<F: Fs> Table<F> {
         self.faults.borrow_mut().arm(fault)
     }
 
-    /// Whether the power has to be cut, and the parts of unsynced writes that remain.
+    /// Returns whether the power has to be cut, with the parts of unsynced writes that remain.
     pub(super) fn take_crash(&self, due: Due) -> Option<Vec<Kept>> {
         let is_due = self.crash.get() == Some(due);
         is_due.then(|| self.faults.borrow_mut().take_kept())
@@ -80,7 +80,7 @@ impl<F: Fs> Table<F> {
         file.close().await
     }
 
-    /// Likewise, around an operation.
+    /// Does the same around an operation.
     pub(super) async fn around<T>(
         &self,
         operation: Operation,
@@ -95,7 +95,7 @@ impl<F: Fs> Table<F> {
         result
     }
 
-    /// A file is written to; true if that was all, as the power goes before the next request.
+    /// A file is written to; returns true if nothing else may happen, because the power is cut before the next request.
     pub(super) async fn write_fault(&self, number: NodeId, offset: u64, bytes: &[u8]) -> bool {
         if self.faults.borrow().is_empty() {
             return false;

@@ -31,7 +31,7 @@ const NAMES_TTL: Duration = Duration::from_secs(3600);
 /// Time for which it may cache names of a listing, which were not looked up.
 const LISTED_TTL: Duration = Duration::from_secs(1);
 
-/// Bytes of one write at most.
+/// Most bytes of one write.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
 
 /// Of `include/flashweir.h`: `_IO('W', 1)` and `_IO('W', 2)`.

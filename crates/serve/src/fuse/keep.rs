@@ -52,7 +52,7 @@ impl Room {
         }
     }
 
-    /// A file for an image, of which no room is reserved.
+    /// Returns a file for an image for which no room is reserved.
     pub(super) fn new(path: &Path, blocks: u64) -> io::Result<Self> {
         let room = match nameless(directory_of(path))? {
             Some(file) => Self { file, named: None },
@@ -71,7 +71,7 @@ impl Room {
         &self.file
     }
 
-    /// Gives ranges of blocks back, first and end, in which nothing was written.
+    /// Frees ranges of blocks, first and end, in which nothing was written.
     pub(super) fn punch(&self, ranges: impl IntoIterator<Item = (u64, u64)>) {
         for (first, end) in ranges.into_iter().filter(|(first, end)| first < end) {
             let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -81,7 +81,7 @@ impl Room {
         }
     }
 
-    /// Makes it durable, and the file of that name.
+    /// Makes the file durable and gives it that name.
     pub(super) fn take_place(mut self, path: &Path, permissions: Option<Permissions>) -> io::Result<()> {
         if let Some(permissions) = permissions {
             self.file.set_permissions(permissions)?;

@@ -59,7 +59,7 @@ impl Operation {
     }
 }
 
-/// When a crash comes.
+/// When a crash happens, relative to its operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timing {
     /// Before the operation.
@@ -88,7 +88,7 @@ pub(super) enum Command {
 /// A fault that waits for its operation.
 #[derive(Clone, Debug)]
 pub(super) enum Fault {
-    /// The power goes before or after an operation on a path.
+    /// The power fails before or after an operation on a path.
     Crash {
         /// Before or after.
         timing: Timing,
@@ -99,7 +99,7 @@ pub(super) enum Fault {
         /// Pattern of its second path.
         to: Option<Regex>,
     },
-    /// Parts of one write are on the disk, and the power goes.
+    /// Parts of one write are on the disk, and the power fails.
     TornOp {
         /// Its path.
         file: String,
@@ -346,7 +346,7 @@ pub(super) struct Kept {
     pub(super) bytes: Vec<u8>,
 }
 
-/// The power goes.
+/// A power failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Crash {
     /// Whether the operation is answered before the crash.
@@ -364,7 +364,7 @@ struct Armed {
     first: Option<Kept>,
 }
 
-/// The faults that wait.
+/// The faults that wait for their operation.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     armed: Vec<Armed>,
@@ -372,7 +372,7 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// Another one. Errors: the file has one of this kind already.
+    /// Adds a fault. Errors: the file has one of this kind already.
     pub(super) fn arm(&mut self, fault: Fault) -> Result<()> {
         let taken = self.armed.iter().any(|armed| match (&armed.fault, &fault) {
             (Fault::TornOp { file: old, .. }, Fault::TornOp { file, .. })
@@ -386,12 +386,12 @@ impl Faults {
         Ok(())
     }
 
-    /// Whether any waits.
+    /// Whether no fault waits.
     pub(super) fn is_empty(&self) -> bool {
         self.armed.is_empty()
     }
 
-    /// Whether the power goes before or after an operation on these paths.
+    /// Whether the power fails before or after an operation on these paths.
     pub(super) fn crashes(&self, at: Timing, done: Operation, paths: (&str, Option<&str>)) -> bool {
         self.armed.iter().any(|armed| {
             let Fault::Crash { timing, operation, from, to } = &armed.fault else { return false };
@@ -402,7 +402,7 @@ impl Faults {
         })
     }
 
-    /// A file is written to: whether the power goes with that. What stays is in [`Self::take_kept`] then.
+    /// A file is written to: returns whether the power fails with that. [`Self::take_kept`] then has what remains.
     pub(super) fn written(&mut self, path: &str, offset: u64, bytes: &[u8]) -> Option<Crash> {
         let whole = || Kept { file: path.to_owned(), offset, bytes: bytes.to_owned() };
         for armed in &mut self.armed {
@@ -444,7 +444,7 @@ impl Faults {
         None
     }
 
-    /// A file was synced: a row of writes is over.
+    /// A file was synced, which ends a row of writes.
     pub(super) fn synced(&mut self, path: &str) {
         for armed in &mut self.armed {
             if matches!(&armed.fault, Fault::TornSeq { file, .. } if file == path) {

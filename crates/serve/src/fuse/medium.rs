@@ -49,9 +49,9 @@ pub enum Medium {
 pub struct Memory {
     /// Name of its contents, for people.
     pub name: PathBuf,
-    /// The device, on which `blocks` have room.
+    /// The device, which has room for `blocks`.
     pub device: Box<DeviceConfig>,
-    /// How many there are.
+    /// Number of blocks.
     pub blocks: u64,
     /// The contents.
     pub contents: Arc<Contents>,
@@ -81,7 +81,7 @@ pub(super) struct OpenImage {
     room: Option<Room>,
 }
 
-/// Why a medium could not be kept.
+/// Error of a medium that could not be saved.
 #[derive(Debug)]
 pub(super) struct Unkept {
     pub(super) why: String,
@@ -287,7 +287,7 @@ impl OpenImage {
     pub(super) fn write_back(&mut self, stack: &mut Stack) -> Result<(), String> {
         let room = match self.room.take() {
             Some(room) => room,
-            // It may need less than all of it.
+            // It may need less room than all of it.
             None => Room::reserve(&self.path, self.blocks)
                 .or_else(|_| Room::new(&self.path, self.blocks))
                 .map_err(|error| format!("{}: {error}", self.path.display()))?,

@@ -61,7 +61,7 @@ pub(super) struct Own<F: Fs> {
 }
 
 impl<F: Fs> Own<F> {
-    /// `inlet` makes an inlet whose handler sends the messages of requests.
+    /// Returns the requests of an inlet; `inlet` makes it, with a handler that sends the messages of requests.
     pub(super) fn new(inlet: impl FnOnce(Queue<F>) -> Inlet) -> Self {
         let (messages, queue) = sync_channel(QUEUE_MAX);
         Self { inlet: inlet(Queue { messages, bell: None }), queue }

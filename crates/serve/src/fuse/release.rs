@@ -5,10 +5,10 @@ use rustix::mount::{UnmountFlags, unmount};
 use std::path::Path;
 use std::time::Duration;
 
-/// How long it waits before it looks again.
+/// Pause before the next attempt.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
-/// How often it is looked whether a busy directory is free after all.
+/// Number of attempts while the directory is busy.
 const BUSY_LOOKS: u32 = 10;
 
 /// Unmounts; false if a program has files open, and then the mount disappears when these are closed. A process that has just ended may

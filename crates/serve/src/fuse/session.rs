@@ -17,7 +17,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often the end is looked for.
+/// Interval at which the end is checked for.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Why something cannot be mounted, or did not end in order.
@@ -38,7 +38,7 @@ impl fmt::Display for MountError {
 }
 impl std::error::Error for MountError {}
 
-/// Something that is mounted.
+/// A mounted directory.
 pub struct Mounted {
     directory: PathBuf,
     session: Session,

@@ -52,7 +52,7 @@ impl Teller {
         Ok(Self { attributes: begin("stale-attributes")?, pages: begin("stale-pages")? })
     }
 
-    /// Tells the kernel, then does the rest.
+    /// Tells the kernel, then calls `then`.
     pub(super) fn tell(&self, node: NodeId, stale: Stale, then: impl FnOnce() + Send + 'static) {
         let queue = match stale {
             Stale::Attributes => &self.attributes,

@@ -22,7 +22,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// When the power goes by a fault.
+/// When the power fails because of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     /// Now.
@@ -37,16 +37,16 @@ pub(super) type Name = (u64, Box<[u8]>);
 /// The kernel's knowledge of an inode.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Told {
-    /// How often; it says when it forgets.
+    /// Number of times that the kernel was told of it; the kernel says how many it forgets.
     pub(super) lookups: u64,
     pub(super) generation: u32,
-    /// Names under which it knows it.
+    /// Names under which the kernel knows it.
     pub(super) names: BTreeSet<Name>,
 }
 
 pub(super) struct Node<F: Fs> {
     pub(super) told: Told,
-    /// Absent if a power cut took the inode.
+    /// `None` if a power cut took the inode.
     kept: Option<Kept<F>>,
     keeps: Keeps,
 }
@@ -63,18 +63,18 @@ struct Keeps {
     /// Pages that it has read, or has written to us out of its cache. Of a page that a program has just filled it is not known
     /// yet, but the kernel writes it to us before it begins a direct write to the file.
     pages: bool,
-    /// Attributes, for as long as it likes.
+    /// Attributes, for as long as the kernel likes.
     attributes: bool,
-    /// A notice that they are stale is under way.
+    /// Whether a notice that they are stale is under way.
     is_being_told: bool,
-    /// Files that are open without O_DIRECT.
+    /// Number of files that are open without O_DIRECT.
     buffered_files: u32,
 }
 
 /// Time for which the kernel may cache attributes that change only by its own requests: then it drops them by itself, or is told.
 const ATTRS_TTL: Duration = Duration::from_secs(3600);
 
-/// The same of a file whose pages wait to be written, where the kernel keeps writes: it looks at attributes before each write.
+/// The same for a file whose pages wait to be written, if the kernel keeps writes: it reads attributes before each write.
 const UNSETTLED_TTL: Duration = Duration::from_secs(1);
 
 /// A file that a program has open.
@@ -179,7 +179,7 @@ impl<F: Fs> Table<F> {
         Self { recorder, ..self }
     }
 
-    /// A call begins; it is noted if it succeeds.
+    /// Runs a call, and notes it if it succeeds.
     async fn noted<T>(
         &self,
         work: impl Future<Output = Result<T>>,
@@ -193,7 +193,7 @@ impl<F: Fs> Table<F> {
         Ok(result)
     }
 
-    /// A path for people.
+    /// A path for messages.
     fn shown(&self, number: NodeId) -> String {
         let path = self.path(number);
         if path.is_empty() { ".".into() } else { path.trim_start_matches('/').into() }
@@ -213,7 +213,7 @@ impl<F: Fs> Table<F> {
         (nodes.iter().map(|(number, node)| (*number, node.told.clone())).collect(), self.next_file.get())
     }
 
-    /// Nothing is open and known any more.
+    /// Closes all files and forgets all inodes.
     pub(super) async fn clear(&self) {
         let files = self.files.take();
         for open in files.into_values().filter_map(Rc::into_inner) {
@@ -221,7 +221,7 @@ impl<F: Fs> Table<F> {
         }
         let nodes = self.nodes.take();
         for kept in nodes.into_values().filter_map(|node| node.kept) {
-            // What could not be freed is freed by recovery.
+            // An inode that could not be freed is freed by recovery.
             let _ = kept.end().await;
         }
     }
@@ -383,7 +383,7 @@ impl<F: Fs> Table<F> {
         }
     }
 
-    /// A name is gone; gives the inode that the kernel knew by it.
+    /// Removes a name; returns the inode that the kernel knew by it.
     fn unname(&self, name: &Name) -> Option<NodeId> {
         let number = self.named.borrow_mut().remove(name)?;
         if let Some(node) = self.nodes.borrow_mut().get_mut(&number) {

@@ -34,10 +34,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, sync_channel};
 use std::time::Duration as WallDuration;
 
-/// Messages that are taken before something happens again, and things that happen before the queue is looked at again.
+/// Most messages that are taken before events are handled, and most events before the queue is checked again.
 const TURNS_MAX: u32 = 256;
 
-/// The world looks around at least so often.
+/// Longest time between two checks.
 const NAP: WallDuration = WallDuration::from_secs(1);
 
 /// Longest time for which the world polls for requests after an answer; a client that takes longer than that is not slowed down noticeably
@@ -47,10 +47,10 @@ const LINGER_MAX: WallDuration = WallDuration::from_micros(50);
 /// Maximum number of times that polling is skipped after it found nothing.
 const SKIPS_MAX: u32 = 1024;
 
-/// Messages that tidy up and wait at most.
+/// Most messages that tidy up and wait.
 const UNTIDY_MAX: usize = 64;
 
-/// How often it is tried again to write an image.
+/// Pause between attempts to write an image.
 const SAVE_PAUSE: WallDuration = WallDuration::from_secs(5);
 
 /// How long requests that were begun may take before the cache is cleared, virtual time.
@@ -70,7 +70,7 @@ impl Pace {
         Instant::from_nanos(clock.saturating_add_signed(self.ahead_ns))
     }
 
-    /// It is `now` in the stack.
+    /// Sets the virtual time of the stack to `now`.
     fn set(&mut self, now: Instant) {
         let clock = self.clock.virtual_at(self.clock.wall()).as_nanos();
         self.ahead_ns = now.as_nanos() as i64 - clock as i64;
@@ -87,7 +87,7 @@ enum Power {
         done: CutDone,
         reply: SyncSender<Reply>,
     },
-    /// The file system did not come back, for this reason.
+    /// The file system could not be mounted again, for this reason.
     Lost(String),
 }
 
@@ -102,7 +102,7 @@ struct World {
     /// Messages that only tidy up, in their order; see [`Turn::Tidies`].
     untidy: VecDeque<Message<AnyFs>>,
     notifier: Option<Notifier>,
-    /// Absent before the kernel is there and after it has gone.
+    /// `None` before the kernel is there and after it has gone.
     own: Option<Own<AnyFs>>,
     /// It waits for requests by itself: since it took one, and until it has to wait for something else to answer one.
     place: Option<Place>,
@@ -115,9 +115,9 @@ struct World {
     config: MountConfig,
     give_back: GiveBack,
     mode: Mode,
-    /// Absent only at the end.
+    /// `None` only at the end.
     held: Option<Held>,
-    /// Absent only while its power is being cut.
+    /// `None` only while its power is being cut.
     stack: Option<Stack>,
     table: Option<Rc<Table<AnyFs>>>,
     power: Power,
@@ -280,7 +280,7 @@ impl World {
         ControlFlow::Continue(())
     }
 
-    /// Takes what was sent, and says whether there was something.
+    /// Takes the messages that were sent; returns whether there were any.
     fn take_all(&mut self) -> ControlFlow<(), bool> {
         for turn in 0..TURNS_MAX {
             let message = match self.inbox.pop_front() {
@@ -353,7 +353,7 @@ impl World {
         (self.own, self.place) = (None, None);
     }
 
-    /// Lets happen what has to by now; false if there is more.
+    /// Handles the events that are due; returns false if there are more.
     fn advance(&mut self) -> bool {
         let now = self.pace.now();
         self.stack_mut().advance(now, TURNS_MAX)
@@ -695,7 +695,7 @@ impl World {
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     }
 
-    /// The power comes back when it is time.
+    /// Brings the power back when that is due.
     fn power_on(&mut self) {
         match &self.power {
             Power::Off { until, is_let_go: true, .. } if self.pace.clock.wall() >= *until => {}
@@ -803,7 +803,7 @@ impl World {
 /// spins on the client's, polling becomes rarer and rarer.
 #[derive(Debug, Default)]
 struct Patience {
-    /// Number of times to skip.
+    /// Number of polls to skip.
     skips: u32,
     /// And so many times after the next one, if nothing comes of it.
     next: u32,
@@ -825,7 +825,7 @@ impl Patience {
         }
     }
 
-    /// Something came of it.
+    /// A poll found a request.
     fn is_rewarded(&mut self) {
         *self = Self::default();
     }

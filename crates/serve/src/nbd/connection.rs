@@ -14,7 +14,7 @@ use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::Arc;
 
-/// Cipher text that waits for the stream, at most, bytes.
+/// Most bytes of cipher text that wait for the stream.
 const TLS_OUTPUT_BYTES_MAX: usize = 256 << 10;
 
 /// Result of an attempt to read or write.

@@ -30,7 +30,7 @@ pub(super) struct Pending {
     pub(super) offset: u64,
     pub(super) length: u32,
     pub(super) kind: Kind,
-    /// Its share of the connection's memory.
+    /// Bytes that count against the connection's memory.
     pub(super) bytes: u32,
 }
 

@@ -27,7 +27,7 @@ impl Output {
         &self.bytes[self.sent..]
     }
 
-    /// How many bytes are not sent.
+    /// Number of bytes that were not sent.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.bytes.len() - self.sent

@@ -294,7 +294,7 @@ fn simple_reply(out: &mut Vec<u8>, errno: u32, cookie: u64) {
     out.extend_from_slice(&bytes);
 }
 
-/// Begins a chunk; says where, for [`close_chunk`].
+/// Begins a chunk; returns its offset, for [`close_chunk`].
 #[inline]
 fn chunk_header(out: &mut Vec<u8>, flags: u16, kind: u16, cookie: u64) -> usize {
     let begin = out.len();
@@ -314,7 +314,7 @@ fn close_chunk(out: &mut [u8], begin: usize) {
     out[begin + 16..begin + 20].copy_from_slice(&length.to_be_bytes());
 }
 
-/// What a read reply ends with so far.
+/// The last part of a read reply so far.
 #[derive(Debug)]
 enum Part {
     Nothing,
@@ -377,7 +377,7 @@ impl ReadReply<'_> {
         self.left as usize
     }
 
-    /// Goes `length` bytes on; says from where.
+    /// Advances by `length` bytes; returns the offset before.
     #[inline]
     #[track_caller]
     fn advance(&mut self, length: usize) -> u64 {
@@ -405,7 +405,7 @@ impl ReadReply<'_> {
         length > 0
     }
 
-    /// Ends the chunk that is open; says where it begins.
+    /// Ends the open chunk; returns its offset.
     #[inline]
     fn close(&mut self) -> Option<usize> {
         let begin = match self.last {

@@ -14,7 +14,7 @@ use std::{fmt, io};
 pub enum VolumeError {
     /// There is nothing at this path.
     Missing(PathBuf),
-    /// The directory is none of ours.
+    /// The directory is not a volume.
     NotAVolume(PathBuf),
     /// A volume is to be made where something is already.
     NotEmpty(PathBuf),
@@ -34,7 +34,7 @@ pub enum VolumeError {
     Stopped(PathBuf),
     /// Another process has it open.
     InUse { directory: PathBuf, process: Option<u32> },
-    /// Files are not what they were.
+    /// Files differ from what was written.
     Damaged { directory: PathBuf, problem: Problem, more: usize },
     /// The device cannot be kept in a volume.
     Unsuitable(String),

@@ -31,13 +31,13 @@ pub struct Info {
     pub config: DeviceConfig,
     /// Seed of its own randomness.
     pub seed: u64,
-    /// It was closed, and was not opened since.
+    /// Whether it was closed, and not opened since.
     pub clean: bool,
-    /// How often it was opened.
+    /// Number of openings.
     pub opens: u64,
     /// Whether a process has it open; what follows is then not known.
     pub in_use: bool,
-    /// That process.
+    /// Number of that process.
     pub process: Option<u32>,
     /// Bytes that it takes on the host, holes not counted.
     pub host_bytes: u64,
@@ -65,7 +65,7 @@ pub struct Content {
 pub struct Checked {
     /// Faults that no end of a process explains, in the order of the files.
     pub problems: Vec<Problem>,
-    /// It was closed, and was not opened since.
+    /// Whether it was closed, and not opened since.
     pub clean: bool,
     /// Pages whose contents were read.
     pub pages: u64,
@@ -73,7 +73,7 @@ pub struct Checked {
     pub mapped_bytes: Option<u64>,
 }
 
-/// Says what a volume is. `progress` gets the fraction that is read.
+/// Describes a volume. `progress` gets the fraction that is read.
 pub fn info(directory: &Path, progress: &mut dyn FnMut(f64)) -> Result<Info, VolumeError> {
     let host_bytes = || {
         bytes_taken(directory).map_err(|error| VolumeError::Io {

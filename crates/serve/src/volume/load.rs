@@ -32,7 +32,7 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// Problems that are listed at most.
+/// Most problems that are listed.
 const PROBLEMS_MAX: usize = 1000;
 
 /// A medium that was read.
@@ -46,7 +46,7 @@ pub(crate) struct Loaded {
     pub(crate) problems: Vec<Problem>,
     /// Writes that were interrupted, apart from the journal's.
     pub(crate) torn: Vec<Torn>,
-    /// Blocks that hold anything.
+    /// Number of blocks that hold anything.
     pub(crate) blocks_used: u32,
 }
 
@@ -58,7 +58,7 @@ impl Loaded {
     }
 }
 
-/// A place in words.
+/// The name of a page, for messages.
 pub(crate) fn page_name(at: PageAddr) -> String {
     format!("block {}, page {}", at.block.0, at.page)
 }

@@ -19,9 +19,9 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct State {
-    /// It was closed, and was not opened since.
+    /// Whether it was closed, and not opened since.
     pub(super) clean: bool,
-    /// How often it was opened.
+    /// Number of openings.
     pub(super) opens: u64,
 }
 
@@ -124,7 +124,7 @@ impl Opened {
         Ok(Read { loaded, save, journal })
     }
 
-    /// An error if there are problems.
+    /// Returns an error if there are problems.
     pub(super) fn refuse(&self, problems: Vec<Problem>) -> Result<(), VolumeError> {
         let more = problems.len().saturating_sub(1);
         match problems.into_iter().next() {
@@ -151,7 +151,7 @@ pub(super) fn read_state(directory: &Path) -> Result<State, VolumeError> {
     state.ok_or_else(|| damaged(directory, STATE, "wrong checksum"))
 }
 
-/// The process that says it has the lock.
+/// Number of the process that has the lock, as it wrote it there.
 fn process_of(mut lock: &File) -> Option<u32> {
     let mut text = String::new();
     lock.read_to_string(&mut text).ok()?;

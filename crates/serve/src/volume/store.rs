@@ -128,11 +128,11 @@ pub(crate) struct FileStore {
     damage: Vec<(PageAddr, u32, String)>,
 }
 
-/// Damaged units that are remembered.
+/// Most damaged units that are remembered.
 const DAMAGE_MAX: usize = 1000;
 
 impl FileStore {
-    /// `buffer_bytes` is what the capacitor protects at most.
+    /// `buffer_bytes` is the most that the capacitor protects.
     pub(crate) fn new(
         host: Box<dyn Host>,
         layout: Layout,

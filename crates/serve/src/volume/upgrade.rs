@@ -30,11 +30,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Result of an upgrade.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Upgraded {
-    /// Version of the format before; that of today if there was nothing to do.
+    /// Version of the format before; the present version if there was nothing to do.
     pub from: u32,
     /// Pages whose records were rewritten.
     pub pages: u64,
-    /// It was not closed, and its device recovers at the next opening.
+    /// Whether it was not closed, so that its device recovers at the next opening.
     pub recovers: bool,
 }
 

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// How often threads are looked at that were interrupted and wait.
+/// Interval at which interrupted threads that wait are checked.
 const KILLED_LOOK: Duration = Duration::from_millis(100);
 
-/// How often it is looked for the end otherwise.
+/// Interval at which the end is checked for otherwise.
 const IDLE_LOOK: Duration = Duration::from_secs(5);
 
 /// Bit of SIGKILL in a mask of signals.
@@ -29,9 +29,9 @@ const FORGET_NAME: i32 = 3;
 /// A request that was read and not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Asked {
-    /// The thread that waits; 0 if it is of another PID namespace, or the kernel's own.
+    /// Thread that waits; 0 if it is of another PID namespace, or the kernel's own.
     thread: u32,
-    /// It has got a signal. The kernel says so once, whatever signals follow.
+    /// Whether the thread has got a signal. The kernel reports that once, whatever signals follow.
     is_interrupted: bool,
 }
 
@@ -68,7 +68,7 @@ impl Channel {
         !std::mem::replace(&mut *self.is_taken(), true)
     }
 
-    /// The threads wait again.
+    /// Lets the reading threads wait again.
     pub(super) fn leave_place(&self) {
         *self.is_taken() = false;
         self.left.notify_one();
@@ -92,7 +92,7 @@ impl Channel {
         self.open.lock().expect("nobody panics with it")
     }
 
-    /// A thread's request was read.
+    /// Notes that the request of a thread was read.
     pub(super) fn admit(self: &Arc<Self>, unique: u64, thread: u32) -> Reply {
         self.open().insert(unique, Asked { thread, is_interrupted: false });
         Reply { channel: Arc::clone(self), unique: Some(unique) }
@@ -140,7 +140,7 @@ impl Channel {
         }
     }
 
-    /// Nothing is asked any more.
+    /// The mount has ended: no further request comes.
     pub(super) fn end(&self) {
         self.has_ended.store(true, Ordering::Relaxed);
         self.interrupted.notify_all();
@@ -212,12 +212,12 @@ impl Reply {
         }
     }
 
-    /// It is done.
+    /// Answers that it is done.
     pub(crate) fn ok(mut self) {
         self.send(0, &[]);
     }
 
-    /// It cannot be done, for this reason.
+    /// Answers with this error.
     pub(crate) fn error(mut self, errno: Errno) {
         self.send(-errno.raw_os_error(), &[]);
     }
@@ -227,7 +227,7 @@ impl Reply {
         self.send(0, &[bytes]);
     }
 
-    /// False if no thread waits any more: then the kernel does not know the entry.
+    /// Answers with an entry; returns false if no thread waits any more, so that the kernel does not know the entry.
     pub(crate) fn entry(mut self, entry: &Entry) -> bool {
         self.send(0, &[&entry.encode()])
     }
@@ -239,12 +239,12 @@ impl Reply {
         self.bytes(&words.bytes());
     }
 
-    /// False if no thread waits any more: then the kernel never closes it.
+    /// Answers with an open file; returns false if no thread waits any more, so that the kernel never closes it.
     pub(crate) fn opened(mut self, handle: u64, flags: OpenFlags) -> bool {
         self.send(0, &[&opened(handle, flags)])
     }
 
-    /// False if no thread waits any more.
+    /// Answers with both; returns false if no thread waits any more.
     pub(crate) fn created(mut self, entry: &Entry, handle: u64, flags: OpenFlags) -> bool {
         self.send(0, &[&entry.encode(), &opened(handle, flags)])
     }
@@ -256,7 +256,7 @@ impl Reply {
         self.bytes(&words.bytes());
     }
 
-    /// A place in a file.
+    /// Answers with an offset in a file.
     pub(crate) fn place(self, offset: u64) {
         self.bytes(&offset.to_ne_bytes());
     }
@@ -386,7 +386,7 @@ impl Listing {
         self.add_with(&[], node, next, mode, name)
     }
 
-    /// Likewise with its attributes.
+    /// Adds an entry with its attributes.
     pub(crate) fn add_entry(&mut self, entry: &Entry, next: u64, name: &[u8]) -> bool {
         let attributes = &entry.attributes;
         self.add_with(&entry.encode(), NodeId(attributes.node), next, attributes.mode, name)
@@ -407,7 +407,7 @@ impl Listing {
         true
     }
 
-    /// False if no thread waits any more.
+    /// Answers with the listing; returns false if no thread waits any more.
     pub(crate) fn send(&self, mut reply: Reply) -> bool {
         reply.send(0, &[&self.bytes])
     }

@@ -146,7 +146,7 @@ pub(crate) enum Op<'a> {
         flags: u32,
         ends_set_group_id: bool,
     },
-    /// No bytes: how many would there be?
+    /// With no bytes it asks for the length.
     Xattr {
         name: &'a [u8],
         bytes: u32,
@@ -172,7 +172,7 @@ pub(crate) enum Op<'a> {
         handle: u64,
         command: u32,
     },
-    /// Something that we do not know, or do not do.
+    /// A request that is not known or not supported.
     Unknown(u32),
 }
 
@@ -232,7 +232,7 @@ const XATTR_ENDS_SET_GROUP_ID: u32 = 1;
 /// The sync is of data only.
 const SYNC_DATA: u32 = 1;
 
-/// Features go on in another word.
+/// Features continue in another word.
 const FEATURES_GO_ON: u32 = 1 << 30;
 
 impl<'a> Request<'a> {

@@ -157,7 +157,7 @@ fn greeting(readahead_bytes_max: u32, features: Features, wanted: Wanted) -> [u8
     words.bytes()
 }
 
-/// The next request if there is one; the error at the end is [`Errno::NODEV`].
+/// Reads the next request, if there is one; the error at the end is [`Errno::NODEV`].
 fn read<'a>(mut device: &File, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
     loop {
         match device.read(buffer) {
@@ -181,7 +181,7 @@ pub(crate) struct Inlet {
 }
 
 impl Inlet {
-    /// Hands the next request on; false if there is none now.
+    /// Hands the next request on; returns false if there is none now.
     ///
     /// # Errors
     /// The mount has ended.
@@ -218,12 +218,12 @@ impl Drop for Place {
 pub(crate) struct Session {
     channel: Arc<Channel>,
     threads: Vec<JoinHandle<()>>,
-    /// Lets threads go that are killed.
+    /// Releases threads that are killed.
     watch: JoinHandle<()>,
 }
 
 impl Attached {
-    /// A way to tell the kernel things.
+    /// Returns a way to notify the kernel.
     pub(crate) fn notifier(&self) -> Notifier {
         Notifier(Arc::clone(&self.channel))
     }
