@@ -63,8 +63,8 @@ pub(crate) fn run(names: &[&str]) -> Result<bool, String> {
         println!("── {name}");
         let mut file = Evidence::open(name)?;
         good &= match *kind {
-            Kind::CrashWorlds { chunk, wanted } => file.crash_worlds("--worlds", chunk, wanted)?,
-            Kind::CrashDrawn { chunk, wanted } => file.crash_worlds("--drawn", chunk, wanted)?,
+            Kind::CrashWorlds { chunk, wanted } => file.crash_worlds(false, chunk, wanted)?,
+            Kind::CrashDrawn { chunk, wanted } => file.crash_worlds(true, chunk, wanted)?,
             Kind::FileCuts { campaigns, wanted } => file.file_cuts(campaigns, wanted)?,
             Kind::FilePairs => {
                 let pairs = file_pairs::of_evidence();
@@ -210,10 +210,9 @@ impl Evidence {
         self.chunks().iter().filter_map(|chunk| chunk[key].as_u64()).sum()
     }
 
-    /// With `--worlds`, so many of each tiny device; with `--drawn`, one world of each of so many devices.
-    fn crash_worlds(&mut self, of: &str, chunk: u64, wanted: u64) -> Result<bool, String> {
+    /// So many worlds of each tiny device, or one world of each of so many drawn ones.
+    fn crash_worlds(&mut self, is_drawn: bool, chunk: u64, wanted: u64) -> Result<bool, String> {
         take(&mut weir_builds(self.seed))?;
-        let is_drawn = of == "--drawn";
         let (each, unit) = match is_drawn {
             true => (1, "drawn devices"),
             false => (chunk, "worlds of each device"),
@@ -223,11 +222,12 @@ impl Evidence {
             // Worlds of a chunk have seeds that follow each other: chunks keep apart.
             let seed = self.seed + 1_000 * self.chunks().len() as u64;
             let (seed_text, count) = (seed.to_string(), chunk.to_string());
-            let mut what = vec!["crash", "--seed", &seed_text, of, &count, "--output", "json"];
-            if is_drawn {
-                what.extend(["--worlds", "1"]);
-            }
-            let text = take(weir(seed).args(what))?;
+            let of: &[&str] = match is_drawn {
+                true => &["--drawn", &count, "--worlds", "1"],
+                false => &["--worlds", &count],
+            };
+            let what = ["crash", "--seed", &seed_text, "--output", "json"];
+            let text = take(weir(seed).args(what).args(of))?;
             let answer: Value =
                 serde_json::from_str(&text).map_err(|error| format!("weir crash: {error}"))?;
             let count = |key: &str| answer["totals"][key].as_u64().unwrap_or(0);

@@ -128,13 +128,12 @@ pub fn all_names() -> impl Iterator<Item = &'static str> {
 /// The shape of the tiny device called `name`, from the table or drawn.
 fn shape(name: &str) -> Option<Shape> {
     let row = SHAPES.iter().find(|shape| shape.name == name).copied();
-    row.or_else(|| drawn::drawn(name).map(|(shape, _)| shape))
+    row.or_else(|| drawn::drawn(name))
 }
 
 /// Returns the tiny device called `name`; one that is called `tiny-drawn-N` is drawn by its number.
 pub fn tiny(name: &str) -> Option<DeviceConfig> {
-    let page = SHAPES.iter().find(|shape| shape.name == name).map(Shape::config);
-    let page = page.or_else(|| drawn::drawn(name).map(|(_, config)| config));
+    let page = shape(name).map(|shape| DeviceConfig { name: name.into(), ..shape.config() });
     page.or_else(|| tiny_open().into_iter().find(|config| config.name == name))
 }
 

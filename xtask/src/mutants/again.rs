@@ -49,11 +49,8 @@ fn draw(all: &[Drawn], evidence: &Value, seed: u64, count: usize) -> Vec<(Drawn,
         let pair = |one: &Value| {
             let by = one["found_by"].as_str()?;
             let suite = suites.iter().flatten().find(|suite| suite.name() == by)?.clone();
-            let key = ["file", "function", "operator", "original", "mutated"].map(|key| one[key].as_str());
-            let is_it = |drawn: &&Drawn| {
-                drawn.key().iter().map(|text| Some(text.as_str())).eq(key) && one["nth"] == drawn.nth
-            };
-            Some((all.iter().find(is_it)?.clone(), suite))
+            let drawn = all.iter().find(|drawn| draw::is_in_json(one, &drawn.key(), drawn.nth))?;
+            Some((drawn.clone(), suite))
         };
         let mut pairs: Vec<(Drawn, Suite)> = found.filter_map(pair).collect();
         random.shuffle(&mut pairs);

@@ -9,6 +9,14 @@ use super::layers::LAYERS;
 use super::rules::{Mutant, Operator};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+/// Names of the texts by which a mutant is told from others, as [`Drawn::key`] lists them.
+pub(crate) const KEYS: [&str; 5] = ["file", "function", "operator", "original", "mutated"];
+
+/// Whether a mutant in JSON is the one with this key, the `nth` that looks so.
+pub(crate) fn is_in_json(mutant: &serde_json::Value, key: &[String; 5], nth: usize) -> bool {
+    KEYS.iter().zip(key).all(|(name, text)| mutant[*name] == **text) && mutant["nth"] == nth
+}
+
 /// A mutant that is tried.
 #[derive(Clone, Debug)]
 pub(crate) struct Drawn {

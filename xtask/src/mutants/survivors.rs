@@ -5,7 +5,7 @@
 //! Invariant: an entry is of a mutant by its file, function, operator and texts, so it stays while the code stays and is no longer
 //! found when the code changes.
 
-use super::draw::Drawn;
+use super::draw::{Drawn, KEYS, is_in_json};
 use flashweir_judges::host::root;
 use toml::{Table, Value};
 
@@ -30,9 +30,6 @@ impl Reason {
         Self::ALL.iter().find(|(reason, _)| *reason == self).expect("it is listed").1
     }
 }
-
-/// What a mutant is told by, as [`Drawn::key`] says it.
-const KEYS: [&str; 5] = ["file", "function", "operator", "original", "mutated"];
 
 /// An explained survivor.
 #[derive(Debug)]
@@ -76,7 +73,7 @@ fn explained(entry: &Value) -> Result<Explained, String> {
 impl Explained {
     /// Whether it is of this mutant, as the JSON has it.
     pub(crate) fn is_of(&self, mutant: &serde_json::Value) -> bool {
-        KEYS.iter().zip(&self.key).all(|(key, text)| mutant[*key] == **text) && mutant["nth"] == self.nth
+        is_in_json(mutant, &self.key, self.nth)
     }
 }
 

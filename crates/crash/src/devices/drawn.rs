@@ -6,8 +6,8 @@
 
 use super::shape::{Habit, Layer, PLAIN, Shape};
 use flashweir_core::RandomStream;
+use flashweir_device::Geometry;
 use flashweir_device::config::{Allocation, BufferMode, Cell, Miss, PersistPolicy, RangeFlushSupport};
-use flashweir_device::{DeviceConfig, Geometry};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ const BLOCKS_MAX: u32 = 80;
 const SPARE_BLOCKS: u32 = 4;
 
 thread_local! {
-    static KNOWN: RefCell<BTreeMap<u64, (Shape, DeviceConfig)>> = const { RefCell::new(BTreeMap::new()) };
+    static KNOWN: RefCell<BTreeMap<u64, Shape>> = const { RefCell::new(BTreeMap::new()) };
 }
 
 /// Name of the drawn device of this number.
@@ -29,25 +29,18 @@ pub fn drawn_name(number: u64) -> String {
     format!("{PREFIX}{number}")
 }
 
-/// Shape and configuration of the drawn device with this name, if it is one's.
-pub(super) fn drawn(name: &str) -> Option<(Shape, DeviceConfig)> {
+/// Returns the shape of the drawn device with this name, if it is the name of one.
+pub(super) fn drawn(name: &str) -> Option<Shape> {
     let number = name.strip_prefix(PREFIX)?;
     let number: u64 = number.parse().ok().filter(|parsed: &u64| parsed.to_string() == number)?;
-    let known = KNOWN.with_borrow(|known| known.get(&number).cloned());
-    Some(known.unwrap_or_else(|| {
-        let device = draw(number);
-        KNOWN.with_borrow_mut(|known| known.insert(number, device.clone()));
-        device
-    }))
+    Some(KNOWN.with_borrow_mut(|known| *known.entry(number).or_insert_with(|| draw(number))))
 }
 
-fn draw(number: u64) -> (Shape, DeviceConfig) {
+fn draw(number: u64) -> Shape {
     let mut random = RandomStream::new(number, "crash.drawn-device");
     loop {
-        let shape = shape(&mut random);
-        if let Some(mut config) = fitting(&shape) {
-            config.name = drawn_name(number);
-            return (shape, config);
+        if let Some(shape) = fitting(shape(&mut random)) {
+            return shape;
         }
     }
 }
@@ -122,31 +115,32 @@ fn shape(random: &mut RandomStream) -> Shape {
     }
 }
 
-/// The smallest valid device of a shape, if there is a tiny one.
-fn fitting(shape: &Shape) -> Option<DeviceConfig> {
+/// The shape with the fewest erase blocks that make it valid, if that is tiny.
+fn fitting(shape: Shape) -> Option<Shape> {
     (10..44).step_by(2).find_map(|blocks_per_plane| {
-        let shape = Shape { blocks_per_plane, ..*shape };
-        let more = if shape.wears_out() { SPARE_BLOCKS * 100 / blocks_per_plane + 1 } else { 0 };
-        let config = shape.valid_config(more)?;
-        let geometry = Geometry::new(&config);
+        let spare_percent = if shape.wears_out() { SPARE_BLOCKS * 100 / blocks_per_plane + 1 } else { 0 };
+        let shape = Shape { blocks_per_plane, spare_percent, ..shape };
+        let geometry = Geometry::new(&shape.valid_config()?);
         let is_tiny = geometry.user_units <= UNITS_MAX && geometry.blocks() <= BLOCKS_MAX;
         // Enough of it is left to be written.
-        (is_tiny && geometry.user_units >= 24).then_some(config)
+        (is_tiny && geometry.user_units >= 24).then_some(shape)
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::tiny;
     use super::*;
+    use flashweir_device::DeviceConfig;
 
     #[test]
     fn a_drawn_device_is_a_function_of_its_number() {
         for number in 0..200 {
             let name = drawn_name(number);
-            let (_, config) = drawn(&name).unwrap();
+            let config = tiny(&name).unwrap();
             config.validate().unwrap_or_else(|error| panic!("{name}: {error}"));
             assert_eq!(config.name, name);
-            assert_eq!(draw(number).1, config);
+            assert_eq!(draw(number).config(), DeviceConfig { name: PLAIN.name.into(), ..config });
         }
         assert!(
             drawn("tiny-drawn-").is_none() && drawn("tiny-drawn-07").is_none() && drawn("tiny-d1").is_none()
@@ -156,7 +150,7 @@ mod tests {
     /// Features that exclude each other in the table occur together.
     #[test]
     fn drawn_devices_combine_features() {
-        let shapes: Vec<Shape> = (0..400).map(|number| drawn(&drawn_name(number)).unwrap().0).collect();
+        let shapes: Vec<Shape> = (0..400).map(|number| drawn(&drawn_name(number)).unwrap()).collect();
         let count = |is: fn(&Shape) -> bool| shapes.iter().filter(|shape| is(shape)).count();
         let is_ordered = |shape: &Shape| shape.order != PersistPolicy::None;
         let counts = [

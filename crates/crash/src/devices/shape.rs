@@ -45,6 +45,8 @@ pub(super) struct Shape {
     /// For a map on the medium: units mapped per translation page, pages in the cache, and the requests that a miss
     /// blocks.
     pub(super) map: Option<(u32, u64, Miss)>,
+    /// Percentage points of over-provisioning above the least that is valid.
+    pub(super) spare_percent: u32,
 }
 
 /// Additional operations of a device's history, beyond those that its features call for.
@@ -100,19 +102,20 @@ pub(super) const PLAIN: Shape = Shape {
     habit: Habit::Plain,
     layer: None,
     map: None,
+    spare_percent: 0,
 };
 
 impl Shape {
     /// Returns the device with the least valid over-provisioning, so that garbage collection is frequent.
     pub(super) fn config(&self) -> DeviceConfig {
-        self.valid_config(0).expect("enough over-provisioning makes it valid")
+        self.valid_config().expect("enough over-provisioning makes it valid")
     }
 
-    /// The same with so many percentage points more; `None` if none is valid.
-    pub(super) fn valid_config(&self, more: u32) -> Option<DeviceConfig> {
+    /// The same; `None` if no over-provisioning makes it valid.
+    pub(super) fn valid_config(&self) -> Option<DeviceConfig> {
         let with = |percent: u32| self.config_with(f64::from(percent) / 100.0);
         let least = (40..90).find(|percent| with(*percent).validate().is_ok())?;
-        let mut config = with(least + more);
+        let mut config = with(least + self.spare_percent);
         config.validate().ok()?;
         if let Some((_, cached, _)) = self.map {
             let share = (cached as f64 + 0.5) / Geometry::new(&config).map_pages as f64;

@@ -2,6 +2,7 @@
 //!
 //! `FLASHWEIR_SEED` varies the seeds, `FLASHWEIR_CRASH_STATES` sets the number of distinct media that are recovered.
 
+use crate::assert_no_violation;
 use flashweir_contract::{Oracle, Verdict};
 use flashweir_core::random::RandomStream;
 use flashweir_crash::devices::{drawn_name, names, tiny};
@@ -29,15 +30,10 @@ fn no_cut_breaks_the_contract() {
     let states = number("FLASHWEIR_CRASH_STATES", 60_000);
     let config = CrashConfig { seed: seed(), states: Some(states), jobs: 2, ..CrashConfig::default() };
     let report = explore(&config, |_| true).unwrap();
-    println!("{:?}", report.totals);
     for (device, counts) in &report.devices {
         println!("{device}: {counts:?}");
     }
-    for violation in &report.violations {
-        println!("{}\n{}\nweir crash --replay {}", violation.drawing, violation.what, violation.token);
-        println!("found as {}", violation.found_as);
-    }
-    assert!(report.violations.is_empty());
+    assert_no_violation(&report);
     assert!(report.totals.distinct >= states);
 }
 
@@ -392,10 +388,6 @@ fn no_cut_of_drawn_devices_breaks_the_contract() {
         ..CrashConfig::default()
     };
     let report = explore(&config, |_| true).unwrap();
-    println!("{:?}", report.totals);
-    for violation in &report.violations {
-        println!("{}\n{}\nweir crash --replay {}", violation.drawing, violation.what, violation.token);
-    }
-    assert!(report.violations.is_empty());
+    assert_no_violation(&report);
     assert!(report.totals.distinct > 500 * count);
 }

@@ -1,5 +1,6 @@
 //! Devices with the map on the medium in the crash laboratory: cuts at every event, and bugs that must be found.
 
+use crate::assert_no_violation;
 use flashweir_crash::devices::{names, tiny};
 use flashweir_crash::explorer::{WorldSpec, explore_world};
 use flashweir_crash::{CrashConfig, Effort, explore};
@@ -20,12 +21,8 @@ fn no_cut_of_a_map_on_the_medium_breaks_the_contract() {
             ..CrashConfig::default()
         };
         let report = explore(&config, |_| true).unwrap();
-        println!("{device}: {:?}", report.totals);
-        for violation in &report.violations {
-            println!("{}\n{}\nweir crash --replay {}", violation.drawing, violation.what, violation.token);
-            println!("found as {}", violation.found_as);
-        }
-        assert!(report.violations.is_empty(), "{device}");
+        println!("{device}");
+        assert_no_violation(&report);
         assert!(report.totals.distinct >= states, "{device}");
     }
 }

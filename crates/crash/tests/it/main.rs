@@ -6,3 +6,13 @@ mod dftl;
 mod file_crash;
 mod open;
 mod recorded;
+
+/// Prints the violations of a campaign with what replays them; there must be none.
+fn assert_no_violation(report: &flashweir_crash::CrashReport) {
+    println!("{:?}", report.totals);
+    for violation in &report.violations {
+        println!("{}\n{}\nweir crash --replay {}", violation.drawing, violation.what, violation.token);
+        println!("found as {}", violation.found_as);
+    }
+    assert!(report.violations.is_empty());
+}

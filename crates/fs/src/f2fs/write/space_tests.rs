@@ -5,28 +5,20 @@ use super::super::layout::checkpoint::Flags;
 use super::super::layout::summary::{Owner, Summary};
 use super::super::layout::tables::SitEntry;
 use super::super::layout::{Addr, Log, Nid, SEGMENT_BLOCKS, SegNo};
-use super::super::{Options, mkfs};
-use super::F2fs;
 use super::segments::{Clock, FreeSegments, Kept, Marks};
 use super::space::Choice;
 use super::state::State;
 use super::stop::Stop;
-use crate::port::{Block, Image, block_on};
+use super::tests::mounted_with as mounted;
+use crate::port::Block;
 use crate::vfs::{Errno, Timestamp};
 use flashweir_core::{Duration, RandomStream};
 use std::collections::BTreeSet;
-use std::rc::Rc;
 
 fn random(name: &str) -> RandomStream {
     let seed = std::env::var("FLASHWEIR_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     println!("FLASHWEIR_SEED={seed}");
     RandomStream::new(seed, name)
-}
-
-fn mounted(mib: u64, segments_per_section: u32) -> F2fs {
-    let image = Rc::new(Image::in_memory(mib << 8));
-    block_on(mkfs(&*image, &Options { segments_per_section, ..Options::new(mib << 8) })).unwrap();
-    block_on(F2fs::mount(image)).unwrap()
 }
 
 /// Gives each segment that no log writes a random content, and each log a random place in its segment.

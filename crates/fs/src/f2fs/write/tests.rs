@@ -17,8 +17,13 @@ use flashweir_core::Duration;
 use std::rc::Rc;
 
 fn mounted(mib: u64) -> F2fs {
+    mounted_with(mib, 1)
+}
+
+/// A new volume with so many segments in a section.
+pub(super) fn mounted_with(mib: u64, segments_per_section: u32) -> F2fs {
     let image = Rc::new(Image::in_memory(mib << 8));
-    block_on(mkfs(&*image, &Options::new(mib << 8))).unwrap();
+    block_on(mkfs(&*image, &Options { segments_per_section, ..Options::new(mib << 8) })).unwrap();
     block_on(F2fs::mount(image)).unwrap()
 }
 
