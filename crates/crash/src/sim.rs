@@ -244,11 +244,21 @@ impl Sim {
         let is_worn_out = self.is_worn_out();
         let wrong = (0..self.model.len()).find(|&unit| {
             let lpn = Lpn(unit as u64);
-            let is_right =
-                self.device.peek(lpn).unwrap_or_default().identity() == self.model[unit].identity();
+            let is_right = self.device.peek(lpn).unwrap_or_default().identity() == self.settled(unit);
             !(is_right || is_worn_out && self.device.has_lost(lpn))
         });
         self.misbehaviour = wrong.map(|unit| Misbehaviour::WrongAtRest { lpn: Lpn(unit as u64) });
+    }
+
+    /// Content of a unit when every command has been answered. A device takes over what it accepts, and a block layer what is
+    /// submitted, of which a device that is worn out may refuse some.
+    fn settled(&self, unit: usize) -> u64 {
+        if self.layer.is_none() {
+            return self.model[unit].identity();
+        }
+        let mut versions = self.versions[unit].iter().rev();
+        let last = versions.find(|(op, _)| self.log.op(*op).completed().is_none_or(|(_, is_done)| is_done));
+        last.map_or(self.first[unit], |(_, content)| *content)
     }
 
     fn schedule_next(&mut self, now: Instant) {
@@ -274,7 +284,8 @@ impl Sim {
             if op.verb == Verb::Read {
                 // A read returns what was answered before its submission, or something newer.
                 let (first, end) = self.touched(&op);
-                let is_answered = |(op, _): &(OpIx, u64)| self.log.op(*op).completed().is_some();
+                let is_answered =
+                    |(op, _): &(OpIx, u64)| self.log.op(*op).completed().is_some_and(|(_, is_done)| is_done);
                 let units = self.versions[first as usize..end as usize].iter();
                 let answered =
                     units.map(|unit| unit.iter().rposition(is_answered).map_or(0, |at| at as u64 + 1));

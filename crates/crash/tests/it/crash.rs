@@ -391,3 +391,12 @@ fn no_cut_of_drawn_devices_breaks_the_contract() {
     assert_no_violation(&report);
     assert!(report.totals.distinct > 500 * count);
 }
+
+/// A device that is worn out refuses a write, which then changes nothing. Behind a block layer the laboratory took it for written.
+#[test]
+fn regression_a_write_that_was_refused_behind_a_layer_is_no_version() {
+    let config = tiny("tiny-drawn-3122").unwrap();
+    let spec = WorldSpec { config, seed: 3028, planted: None, effort: Effort::SHALLOW };
+    let (counts, found) = explore_world(&spec);
+    assert_eq!(found, None, "{counts:?}");
+}
