@@ -1,5 +1,5 @@
-//! Studies of the barrier paper (barriers §7): those of a device and a block layer alone. [`files`] and [`servers`]
-//! have those of file systems.
+//! Studies of the barrier paper (barriers §7): here those of a device and a block layer alone, in [`files`] and
+//! [`servers`] those with a file system.
 
 mod devices;
 mod files;
@@ -92,7 +92,7 @@ fn policies(variant: usize, x: f64, seed: u64, scale: Scale, blocks: u64) -> Vec
     run(device(8, order), ordering, blocks, seed, scale).metrics()
 }
 
-/// A variant of [`POLICIES`] with so many writes in an epoch.
+/// A variant of [`POLICIES`] with `writes` writes in an epoch.
 fn policy(variant: usize, writes: u64) -> (OrderConfig, Ordering) {
     use PersistPolicy::{InOrderRecovery, InOrderWriteBack, Transactional};
     let (policy, fuse_epochs) = [
@@ -113,30 +113,30 @@ const ORDERED_METRICS: &[(&str, &str)] = &[
     ("programmed_per_write", "units programmed for each unit that the host wrote"),
 ];
 
-/// How writes follow each other.
+/// How a write is ordered after the one before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ordering {
     None,
-    /// Wait for the transfer, then flush (barriers §1.4).
+    /// The thread waits for the transfer, then flushes (barriers §1.4).
     TransferAndFlush,
-    /// Wait for the transfer.
+    /// The thread waits for the transfer.
     Transfer,
-    /// The same without a switch of context.
+    /// The thread polls for the transfer, without a context switch.
     TransferPolled,
-    /// A barrier with every Nth write, and no waits.
+    /// Every Nth write is a barrier, and the thread waits only for room in the queue.
     Barrier(u64),
 }
 
-/// Writes in flight at most.
+/// Most writes in flight.
 const DEPTH: usize = 32;
-/// Blocks over which the writes of the first study are spread: 1 GiB.
+/// Blocks of 4 KiB over which the writes of a study are spread, except `epoch-fusion`: 1 GiB.
 const BLOCKS: u64 = (1 << 30) / 4096;
 
-/// The preset barrier-850 with so many channels.
+/// The preset barrier-850 with this number of channels, and the link of a faster preset.
 fn device(channels: u32, order: OrderConfig) -> DeviceConfig {
     let mut config = preset("barrier-850").expect("it comes with the program");
     config.geometry.channels = channels;
-    // As much memory for each die.
+    // The buffer grows with the number of dies.
     config.buffer.capacity = Bytes::mib(u64::from(4 * channels));
     let faster = preset("consumer-tlc-nvme").expect("it comes with the program");
     (config.link, config.buffer.access_latency) = (faster.link, Duration::ZERO);
@@ -145,7 +145,7 @@ fn device(channels: u32, order: OrderConfig) -> DeviceConfig {
     config
 }
 
-/// Measurements of writes over an interval.
+/// Measurements of writes in an interval.
 #[derive(Debug)]
 struct Measured {
     writes: u64,
@@ -168,7 +168,7 @@ impl Measured {
     }
 }
 
-/// Writes for a while, measured after the buffer was filled once.
+/// Writes for a while and measures, once the buffer has been filled.
 fn run(config: DeviceConfig, ordering: Ordering, blocks: u64, seed: u64, scale: Scale) -> Measured {
     let warm = config.buffer.capacity.0 / 4096 * 3 / 2;
     let device = Device::new(config, DeviceOptions { seed, track_contents: false, planted: None });
@@ -181,7 +181,7 @@ fn run(config: DeviceConfig, ordering: Ordering, blocks: u64, seed: u64, scale: 
     };
     let mut writer = Writer::new(port, handle, ordering, blocks, seed);
     let mut writer = stack.block_on(async move {
-        // Flushes never let the buffer fill; then the first writes are like all others.
+        // With flushes the buffer never fills, and the first writes are like all others.
         let waits = ordering == Ordering::TransferAndFlush;
         writer.write_until(|written, _| written >= if waits { 100 } else { warm }).await;
         writer
@@ -203,7 +203,7 @@ fn run(config: DeviceConfig, ordering: Ordering, blocks: u64, seed: u64, scale: 
     }
 }
 
-/// Commands at the device in the mean over time, from the first sample to `end`.
+/// Mean number of commands at the device over time, from the first sample to `end`.
 fn mean_depth(depths: &[DepthSample], end: Instant) -> f64 {
     let ends = depths.iter().skip(1).map(|sample| sample.at).chain([end]);
     let area: f64 = depths
@@ -233,12 +233,12 @@ impl Writer {
         Self { port, handle, ordering, blocks, random, in_flight: VecDeque::new(), written: 0, costs }
     }
 
-    /// The thread works for so long.
+    /// The thread uses the CPU for this time.
     async fn work(&self, time: Duration) {
         self.handle.sleep_until(self.handle.now() + time).await;
     }
 
-    /// The thread waits for a request, and is woken.
+    /// The thread waits for a request, and unless it polls it is woken.
     async fn wait(&self, ticket: Ticket) {
         let polls = self.ordering == Ordering::TransferPolled;
         if ticket.is_complete() {
@@ -283,7 +283,7 @@ impl Writer {
 mod tests {
     use super::*;
 
-    /// Writes of one ordering to a device of so many channels that orders by recovery.
+    /// Writes of one ordering to a device with this number of channels and in-order recovery.
     fn on(channels: u32, ordering: Ordering) -> Measured {
         let order = OrderConfig { policy: PersistPolicy::InOrderRecovery, ..OrderConfig::default() };
         run(device(channels, order), ordering, BLOCKS, 1, Scale::Quick)
@@ -293,7 +293,7 @@ mod tests {
         on(8, ordering)
     }
 
-    /// Most commands at the device, and how many came there for each write.
+    /// Most commands at the device at once, and the number of commands that arrived for each write.
     fn commands(measured: &Measured) -> (u32, f64) {
         let depths = || measured.depths.iter().map(|sample| sample.in_flight);
         let came: u32 =
@@ -336,14 +336,14 @@ mod tests {
         assert!(free.metrics()[1] > DEPTH as f64 / 2.0, "{:?}", free.metrics());
     }
 
-    /// With so many channels that the device is not the limit.
+    /// The device has so many channels that it is not the limit.
     #[test]
     fn each_kind_of_waiting_costs_something() {
         use Ordering::{Barrier, None, Transfer, TransferAndFlush, TransferPolled};
         let orderings = [TransferAndFlush, Transfer, TransferPolled, Barrier(1), None];
         let iops = orderings.map(|ordering| on(32, ordering).metrics()[0]);
         assert!(iops[..4].is_sorted_by(|less, more| less < more), "{iops:?}");
-        // A barrier is no wait: where the link is what limits, it costs nothing.
+        // A barrier is not a wait: if the link is the limit, it costs nothing.
         assert!(iops[3] <= iops[4], "{iops:?}");
     }
 

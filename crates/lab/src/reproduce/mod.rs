@@ -1,12 +1,12 @@
 //! Claims of papers, and whether they are reproduced here.
 //!
-//! Place in the data flow: a claim is a table of a file in `claims/`: one quantity of a study, the paper's value, and the
+//! Place in the data flow: a claim is a table in a file of `claims/`: one quantity of a study, the paper's value, and the
 //! band in which it counts as reproduced (presets §2). A study is code that builds stacks and measures them; it
-//! knows no claim. The command line runs the studies that the claims name and shows every verdict.
+//! knows no claims. The command line runs the studies that the claims name and shows every verdict.
 //!
-//! Invariants: a band is in the file and nowhere else; a verdict outside of its band is a result like any other.
+//! Invariants: a band is in the file and nowhere else; a value outside its band is a result like any other.
 //!
-//! Deliberately absent: tuning. A study's parameters come from the paper, by way of the specs, and are named in it.
+//! Deliberately absent: tuning. A study's parameters come from the paper, through the specs, and the study names them.
 
 mod barrier;
 mod rflush;
@@ -17,34 +17,34 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 pub use study::{Row, Run, Scale, Shares, Study};
 
-/// The figures that papers have on such axes.
+/// Figures of papers whose axes are not those of a study.
 pub const SHARES: &[Shares] = &[barrier::FIGURE_1];
 
 /// One claim of a paper.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
-    /// Its name, as in presets §2.1.
+    /// Name of the claim, as in presets §2.1.
     pub id: String,
     /// Figure or table of the paper.
     pub figure: String,
-    /// The claim.
+    /// The claim in words.
     pub text: String,
-    /// The study that shows it.
+    /// Name of the study that measures it.
     pub study: String,
-    /// The metric of the study.
+    /// Name of the study's metric.
     pub metric: String,
-    /// The variant.
+    /// Variant whose metric is the value.
     pub of: String,
-    /// … over this one; without it, the metric itself.
+    /// Variant whose metric the value is divided by, if any.
     pub over: Option<String>,
-    /// At this value of the study's parameter.
+    /// Value of the study's parameter.
     pub at: f64,
     /// The paper's value, in its words.
     pub paper: String,
-    /// The band: at least …
+    /// Lower end of the band.
     pub least: Option<f64>,
-    /// … and at most.
+    /// Upper end of the band.
     pub most: Option<f64>,
 }
 
@@ -54,7 +54,7 @@ pub struct Claim {
 pub struct Paper {
     /// Authors, title, year.
     pub paper: String,
-    /// Its claims.
+    /// Claims of the paper.
     pub claim: Vec<Claim>,
 }
 
@@ -62,9 +62,9 @@ pub struct Paper {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Inside the band.
+    /// The value is inside the band.
     Reproduced,
-    /// Outside of it.
+    /// The value is outside the band.
     Outside,
     /// The study has no such value at this scale.
     NotMeasured,
@@ -81,10 +81,10 @@ impl fmt::Display for Verdict {
 }
 
 impl Paper {
-    /// Checks that each claim is about what a study measures, and says where it is from.
+    /// Checks that each claim names what a study measures, has a band, and gives its source.
     ///
     /// # Errors
-    /// The first claim of which that is not so.
+    /// The first claim that fails.
     pub fn check(&self, studies: &[Study]) -> Result<(), String> {
         for claim in &self.claim {
             let wrong = |what: &str| Err(format!("{}: {what}", claim.id));
@@ -121,7 +121,7 @@ impl Paper {
 }
 
 impl Claim {
-    /// The quantity that the claim is about.
+    /// Value that the claim is about.
     pub fn value(&self, rows: &[Row]) -> Option<f64> {
         let metric = |variant: &str| {
             let row = rows.iter().find(|row| row.variant == variant && row.x == self.at)?;
@@ -134,7 +134,7 @@ impl Claim {
         value.is_finite().then_some(value)
     }
 
-    /// Whether the value is in the band.
+    /// Verdict on a value.
     pub fn verdict(&self, value: Option<f64>) -> Verdict {
         match value {
             None => Verdict::NotMeasured,
@@ -159,7 +159,7 @@ impl Claim {
     }
 }
 
-/// The papers that can be reproduced: name, claims, studies.
+/// Papers that can be reproduced: name, claims, studies.
 const PAPERS: [(&str, &str, &[Study]); 2] = [
     ("rflush", include_str!("../../claims/rflush.toml"), rflush::STUDIES),
     ("barrier", include_str!("../../claims/barrier.toml"), barrier::STUDIES),

@@ -69,7 +69,7 @@ pub(super) const STUDIES: &[Study] = &[
     },
 ];
 
-/// Figures 4 and 5.
+/// A study of figures 4 and 5, of two workloads side by side.
 const fn pair(
     name: &'static str,
     what: &'static str,
@@ -110,12 +110,12 @@ enum Mix {
 }
 
 impl Mix {
-    /// The workload; the quick scale has a sixteenth of its data.
+    /// The workload. The quick scale has a sixteenth of its data, TPC-C a tenth of its warehouses.
     fn work(self, scale: Scale, is_direct: bool) -> (String, Work) {
         let part = if scale == Scale::Quick { 16 } else { 1 };
         let db = Config {
             pool_bytes: (128 << 20) / part,
-            // The smallest pool has a place for each page that a transaction needs.
+            // The pool must have room for the pages of as many transactions.
             transactions_max: 16,
             data_io: if is_direct { DataIo::Direct } else { DataIo::Buffered },
             ..Config::default()
@@ -144,11 +144,11 @@ fn pairs(variant: usize, x: f64, seed: u64, scale: Scale, mixes: [Mix; 2], is_di
     let workloads = mixes.map(|mix| mix.work(scale, is_direct)).to_vec();
     let mut setup = Setup { is_direct, ..setup(variant, (x as u64) << 20, seed, scale, workloads) };
     if scale == Scale::Quick {
-        // A transaction with FLUSH takes half a second.
+        // A transaction takes half a second with FLUSH.
         (setup.ramp, setup.runtime) = (Duration::from_millis(500), Some(Duration::from_millis(1_500)));
     }
-    // Pages are written back when they are old, by Linux's rules after 30 s, of which the paper's runs have many: 430 s is the
-    // only length of one that is known (range-flush §6.11). Ours have as many of our shorter ages.
+    // Linux writes dirty pages back at an age of 30 s, which is short in the paper's runs: 430 s is the only known length of one
+    // (range-flush §6.11). In our shorter runs the age is shorter in proportion.
     let run = setup.ramp + setup.runtime.unwrap_or_default();
     let part = |span: Duration| {
         let (span, run) = (u128::from(span.as_nanos()), u128::from(run.as_nanos()));
@@ -176,7 +176,7 @@ fn pairs(variant: usize, x: f64, seed: u64, scale: Scale, mixes: [Mix; 2], is_di
     ]
 }
 
-/// How long the paper's run of TPC-C alone took, about.
+/// Approximate length of the paper's run of TPC-C alone.
 const PAPER_RUN: Duration = Duration::from_secs(430);
 
 fn programmed_per_write(result: &FilesResult) -> f64 {
@@ -184,7 +184,7 @@ fn programmed_per_write(result: &FilesResult) -> f64 {
     metric("device.user_units_programmed") / metric("device.host_units_written")
 }
 
-/// Figures 2 and 3.
+/// The study of figures 2 and 3.
 const THREADS: Study = Study {
     name: "threads",
     what: "a thread that writes 4 KiB at random to a file of its own and syncs it, and 12 that only write, three to each of \
@@ -208,7 +208,7 @@ const THREADS: Study = Study {
     measure: |variant, x, seed, scale| threads(variant, x, seed, scale, |_| ()),
 };
 
-/// The paper's device and host. The quick scale divides all sizes by 16.
+/// The paper's device and host. The quick scale divides buffer and page cache by 16.
 fn setup(variant: usize, buffer: u64, seed: u64, scale: Scale, workloads: Vec<(String, Work)>) -> Setup {
     let (part, ramp_ms, run_ms) = match scale {
         Scale::Quick => (16, 250, 500),
@@ -280,8 +280,7 @@ mod tests {
     use super::*;
     use crate::reproduce::{Verdict, paper};
 
-    /// The directions that presets §3.2 makes mandatory, and that the gain does not come from a lie: not to flush at all is
-    /// never slower.
+    /// RFLUSH gains in the directions that presets §3.2 makes mandatory, and not by a lie: NOFLUSH is never slower.
     #[test]
     fn syncing_threads_gain() {
         let study = Study { points: |_| vec![256.0, 2048.0], ..THREADS };

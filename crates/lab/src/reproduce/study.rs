@@ -1,22 +1,22 @@
-//! A study: runs of variants at values of a parameter, and the rows and curves that come of them.
+//! A study: runs of variants at values of a parameter, and the rows and curves that result.
 //!
-//! Place in the data flow: each paper's file has its studies as such data; [`super`] knows which paper has which.
+//! Place in the data flow: the modules of each paper define its studies as data; [`super`] lists them by paper.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// How much of the paper's set-up is run.
+/// Scale of a run, compared with the paper's set-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scale {
-    /// Small enough for seconds.
+    /// Small enough to take seconds.
     Quick,
     /// The paper's sizes.
     Full,
 }
 
 impl Scale {
-    /// Default number of seeds of each run: the papers have medians of several runs.
+    /// Default number of seeds of each run: the papers report medians of several runs.
     pub const fn seeds(self) -> u32 {
         match self {
             Self::Quick => 1,
@@ -28,32 +28,32 @@ impl Scale {
 /// One measurement of a study: a variant at one value of the study's parameter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// The variant, as in `RFLUSH`.
+    /// Name of the variant, as in `RFLUSH`.
     pub variant: &'static str,
-    /// The parameter.
+    /// Value of the parameter.
     pub x: f64,
     /// Measurements by name; medians over the seeds.
     pub metrics: BTreeMap<&'static str, f64>,
 }
 
-/// A study: what is measured, and how.
+/// A study: the runs and what they measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Study {
-    /// Its name in claims.
+    /// Name of the study in claims.
     pub name: &'static str,
     /// Description of the runs, in one sentence.
     pub what: &'static str,
-    /// The missing parts of the paper's set-up, in one sentence.
+    /// Parts of the paper's set-up that are missing, in one sentence.
     pub missing: &'static str,
     /// Name and unit of the parameter.
     pub parameter: &'static str,
-    /// Metrics with their units, for people and for figures.
+    /// Names of the metrics, with descriptions for people and figures.
     pub metrics: &'static [(&'static str, &'static str)],
-    /// The variants, in the paper's order.
+    /// Names of the variants, in the paper's order.
     pub variants: &'static [&'static str],
     /// Values of the parameter.
     pub points: fn(Scale) -> Vec<f64>,
-    /// Measures one variant, at one value, with one seed.
+    /// Measures a variant, by its position, at one value of the parameter, with one seed.
     pub measure: fn(usize, f64, u64, Scale) -> Vec<f64>,
 }
 
@@ -66,7 +66,7 @@ pub struct Run {
 }
 
 impl Study {
-    /// Everything that has to be run, in order, with this many seeds. The runs are independent of each other.
+    /// All runs, in order, with this many seeds. They are independent of each other.
     pub fn runs(&self, scale: Scale, seeds: u32) -> Vec<Run> {
         let mut runs = Vec::new();
         for x in (self.points)(scale) {
@@ -77,12 +77,12 @@ impl Study {
         runs
     }
 
-    /// Does one of them; one value for each metric.
+    /// Executes a run; returns one value for each metric.
     pub fn run(&self, run: Run, scale: Scale) -> Vec<f64> {
         (self.measure)(run.variant, run.x, run.seed, scale)
     }
 
-    /// The medians over the seeds; `done` has the results of [`Self::runs`] in their order.
+    /// Medians over the seeds; `done` has the results of [`Self::runs`], in their order.
     pub fn rows(&self, scale: Scale, seeds: u32, done: &[Vec<f64>]) -> Vec<Row> {
         let runs = self.runs(scale, seeds);
         assert_eq!(runs.len(), done.len(), "each run has a result");
@@ -101,23 +101,23 @@ impl Study {
     }
 }
 
-/// A figure of a paper whose axes are not those of a study: it shows the other variants' results as shares of the first variant's.
+/// A figure of a paper whose axes are not those of a study: it shows the results of the other variants as shares of the first one's.
 #[derive(Clone, Copy, Debug)]
 pub struct Shares {
-    /// The study.
+    /// Name of the study.
     pub study: &'static str,
-    /// Which figure of the paper.
+    /// Title of the figure.
     pub title: &'static str,
-    /// The metric.
+    /// Name of the metric.
     pub metric: &'static str,
-    /// The axis: the first variant's result, with its unit.
+    /// Label of the axis of the first variant's result, with its unit.
     pub axis: &'static str,
-    /// The paper's curve: its variant, and the share in percent that it has where the first variant reaches so much.
+    /// The paper's curve: its variant, and that one's share in percent as a function of the first variant's result.
     pub paper: (&'static str, fn(f64) -> f64),
 }
 
 impl Shares {
-    /// The curve of each variant but the first: what that one reaches, and the share in percent, ascending.
+    /// Curve of each variant but the first: pairs of the first variant's result and the share in percent, ascending.
     pub fn curves(&self, rows: &[Row]) -> Vec<(&'static str, Vec<(f64, f64)>)> {
         let first = rows.first().map_or("", |row| row.variant);
         let reached = |row: &Row| row.metrics.get(self.metric).copied().unwrap_or(f64::NAN);

@@ -1,10 +1,10 @@
-//! The devices of the paper's file systems and servers.
+//! Devices for the paper's studies of file systems and servers.
 
 use flashweir_device::DeviceConfig;
 use flashweir_device::presets::preset;
 use flashweir_fs::ext4::CommitMode;
 
-/// A device below a file system that commits so: the firmware without barriers has no cost of them. Panics if there is no such preset.
+/// A preset for a file system with this commit mode: without barriers it has no penalty for them. Panics if there is no such preset.
 pub fn device_of(name: &str, commit_mode: CommitMode) -> DeviceConfig {
     let mut device = preset(name).expect("it comes with the program");
     if commit_mode == CommitMode::Legacy {

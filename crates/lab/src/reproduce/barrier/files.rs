@@ -1,4 +1,4 @@
-//! Studies of the barrier paper on files: ext4 that waits beside ext4 that orders (BarrierFS), on its three devices.
+//! Studies of the barrier paper on files: ext4 that waits compared with ext4 that orders (BarrierFS), on the paper's three devices.
 
 use super::super::study::{Scale, Study};
 use super::devices::device_of;
@@ -16,7 +16,7 @@ use flashweir_sim::volume::make;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Parts of the papers' set-ups that all these studies lack.
+/// Parts of the paper's set-up that these studies lack.
 const MISSING: &str = "the paper's devices are products: ours are guesses fitted to its mean fsync (presets §1.9); barrier-850 charges the \
                        paper's 5 % on programs where barriers are used; the host's costs are those of `server`, on UFS of `phone`, and a call \
                        that waits is charged one wait, though a legacy commit has three. Where BFS falls behind, see `commits_per_fsync`: while \
@@ -91,7 +91,7 @@ pub(super) const SQLITE_PLAIN: Study = Study {
     ..SQLITE_UFS
 };
 
-/// A device and the host's costs.
+/// Names of a device preset and of the host's costs.
 type Machine = (&'static str, &'static str);
 const UFS: Machine = ("barrier-ufs", "phone");
 const PLAIN: Machine = ("barrier-850", "server");
@@ -118,32 +118,32 @@ fn transactions(machine: Machine, variant: usize, x: f64, seed: u64, scale: Scal
     run(machine, options, Job::Transaction { order, last }, x, seed, scale)
 }
 
-/// A call behind a write.
+/// A call after a write.
 #[derive(Clone, Copy, Debug)]
 enum Call {
     Fdatasync,
     Fdatabarrier,
 }
 
-/// Work that a thread repeats.
+/// One round of a thread's work.
 #[derive(Clone, Copy, Debug)]
 enum Job {
-    /// A page at the end of its file, and fsync.
+    /// The thread appends a page to its file and calls fsync.
     Append,
-    /// The writes of a transaction, each with its call.
+    /// The thread makes the writes of a transaction, each followed by a call.
     Transaction { order: Call, last: Call },
 }
 
 /// A thread and its files.
 struct Thread {
-    /// The file to which it appends, or the journal.
+    /// File to which it appends, or its journal.
     file: File<AnyFs>,
-    /// The database.
+    /// Its database.
     db: File<AnyFs>,
     job: Job,
     random: RandomStream,
     handle: Handle,
-    /// Pages written, which tells contents apart.
+    /// Number of pages written, which gives each page a content of its own.
     written: u64,
 }
 
@@ -167,7 +167,7 @@ impl Thread {
         Ok(Self { file, db, job, random, handle, written: 0 })
     }
 
-    /// One round; gives how long it, or its fsync alone, took.
+    /// Does one round; returns the time of the round, or of the fsync of an append.
     async fn round(&mut self) -> Result<Duration> {
         let begun = self.handle.now();
         match self.job {
@@ -202,8 +202,8 @@ impl Thread {
     }
 }
 
-/// Threads for a while: rounds per second, mean and 99.9th percentile of what a round reports in µs, flushes, these
-/// and durable commit blocks, and transactions of the journal for each round.
+/// Runs threads for a while. Returns rounds per second; mean and 99.9th percentile of the times of rounds, µs; and for
+/// each round: flushes, flushes and FUA commit blocks, and transactions of the journal.
 fn run(
     (name, costs): Machine,
     options: Ext4Options,
@@ -213,7 +213,7 @@ fn run(
     scale: Scale,
 ) -> Vec<f64> {
     let config = device_of(name, options.commit_mode);
-    // Then each transaction has a commit block that is durable by itself.
+    // Then the commit block of each transaction is written with FUA.
     let has_fua = options.commit_mode == CommitMode::Legacy && options.barrier;
     let device = Device::new(config, DeviceOptions { seed, track_contents: true, planted: None });
     let mut stack = Stack::with_block_layer(device, FlushMode::Flush, HostConfig::default());
@@ -268,7 +268,7 @@ fn run(
     ]
 }
 
-/// Goes on until an instant; gives the counters of the device and the transactions committed.
+/// Runs until an instant; returns the counters of the device and the number of committed transactions.
 fn at(stack: &mut Stack, vfs: &Vfs<AnyFs>, instant: Instant) -> (DeviceMetrics, u64) {
     let handle = stack.handle();
     stack.block_on(async move { handle.sleep_until(instant).await }).expect("time goes on");
@@ -279,7 +279,7 @@ fn at(stack: &mut Stack, vfs: &Vfs<AnyFs>, instant: Instant) -> (DeviceMetrics, 
 mod tests {
     use super::*;
 
-    /// What a study measures of a variant, by the metric's place.
+    /// Measurements of a variant of a study, by the metric's name.
     fn measured(study: &Study, variant: &str, threads: f64) -> impl Fn(&str) -> f64 + use<> {
         let at = study.variants.iter().position(|known| *known == variant).unwrap();
         let values = (study.measure)(at, threads, 1, Scale::Quick);
@@ -292,7 +292,7 @@ mod tests {
         (value - expected).abs() <= 0.02 * expected.max(1.0)
     }
 
-    /// One thread is in one call or the other all the time, so means and rates have to agree.
+    /// A single thread is always in a write or an fsync, so means and rates have to agree.
     #[test]
     fn fsync_is_durable_twice_by_waiting_and_once_by_order() {
         for study in [&DWSL_UFS, &DWSL_PLAIN, &DWSL_SUPERCAP] {

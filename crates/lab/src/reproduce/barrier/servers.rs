@@ -1,4 +1,4 @@
-//! Studies of the barrier paper on the work of servers: mail and inserts into a database, over ext4.
+//! Studies of the barrier paper on server workloads: mail and inserts into a database, on ext4.
 
 use super::super::study::{Scale, Study};
 use super::devices::device_of;
