@@ -1,6 +1,6 @@
 //! A panel with one stacked bar for each variant, under headings.
 //!
-//! Invariant: a bar ends inside the panel; segments are drawn in the order given, and their sum is the bar.
+//! Invariant: a bar ends inside the panel; its segments are drawn in the order given, and their sum is its length.
 
 use super::lines::WIDTH;
 use super::scale::Scale;
@@ -23,7 +23,7 @@ pub(super) struct Bar {
     pub(super) label: String,
     /// Half the width of the confidence interval of the sum.
     pub(super) half_width: Option<f64>,
-    /// A value to compare the sum with.
+    /// Value to compare the sum with.
     pub(super) reference: Option<f64>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Group {
     pub(super) bars: Vec<Bar>,
 }
 
-/// All bars as SVG. `classes` are those of the segments, `names` what they are called.
+/// All bars as SVG. `classes` is the beginning of the segments' classes, `names` has the names of the segments.
 pub(super) fn svg(label: &str, groups: &[Group], classes: &str, names: &[&str]) -> String {
     let all = || groups.iter().flat_map(|group| &group.bars);
     let ends = all().flat_map(|bar| {

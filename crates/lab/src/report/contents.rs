@@ -2,26 +2,26 @@
 
 use flashweir_sim::measure::RunResult;
 
-/// The metric of a run that holds what theory expects of its write amplification.
+/// Metric of a run with the write amplification that theory expects.
 pub const CLOSED_FORM: &str = "theory.write_amplification";
 
-/// A name and what belongs to it, such as a device and its configuration.
+/// A named text, such as the configuration of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text {
     /// Name.
     pub name: String,
-    /// Any number of lines.
+    /// The text, of any number of lines.
     pub text: String,
 }
 
 /// A curve of results against a parameter, beside the runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// The common property of its points, as in `greedy`.
+    /// What its points have in common, as in `greedy`.
     pub name: String,
     /// Parameter and result, ascending.
     pub points: Vec<(f64, f64)>,
-    /// Drawn fainter: what `name` is compared with. It has the colour of the curve before it.
+    /// Whether it is a reference for the curve before it, drawn fainter in the same colour.
     pub is_reference: bool,
 }
 
@@ -30,13 +30,13 @@ pub struct Curve {
 pub struct Curves {
     /// Heading.
     pub title: String,
-    /// One sentence on what was done.
+    /// Description of the experiment, in one sentence.
     pub caption: String,
-    /// The parameter, with its unit.
+    /// Name of the parameter, with its unit.
     pub parameter: String,
-    /// Both axes are logarithmic.
+    /// Whether both axes are logarithmic.
     pub is_logarithmic: bool,
-    /// The panels. Curves of the same place have the same colour.
+    /// The panels. Curves at the same position in different panels have the same colour.
     pub panels: Vec<CurvePanel>,
 }
 
@@ -45,7 +45,7 @@ pub struct Curves {
 pub struct CurvePanel {
     /// Heading.
     pub title: String,
-    /// The result, with its unit.
+    /// Name of the result, with its unit.
     pub result: String,
     /// The curves.
     pub curves: Vec<Curve>,
@@ -58,7 +58,7 @@ pub struct TextTable {
     pub title: String,
     /// Names of the columns.
     pub columns: Vec<&'static str>,
-    /// A text for each column.
+    /// Rows, with a text for each column.
     pub rows: Vec<Vec<String>>,
 }
 
@@ -67,18 +67,18 @@ pub struct TextTable {
 pub struct Report<'a> {
     /// Title of the experiment.
     pub title: String,
-    /// State of the devices, seeds, version; a line each.
+    /// State of the devices, seeds, version; one line each.
     pub notes: Vec<String>,
-    /// The command line that gives the same page again.
+    /// Command line that makes the same page again.
     pub command: String,
-    /// Tables above the figures.
+    /// Tables between the summary and the figures.
     pub tables: Vec<TextTable>,
-    /// Every run. Runs of one device and one workload are repeats with different seeds.
+    /// All runs. Runs of one device and one workload are repetitions with different seeds.
     pub runs: &'a [RunResult],
     /// Figures against a parameter.
     pub curves: Vec<Curves>,
-    /// The configuration of each device.
+    /// Configuration of each device.
     pub devices: Vec<Text>,
-    /// The options of each workload.
+    /// Options of each workload.
     pub workloads: Vec<Text>,
 }

@@ -1,11 +1,11 @@
-//! Which figures there are, and what each shows of the results.
+//! The figures, and what each of them shows of the results.
 //!
-//! Place in the data flow: runs in, [`Figure`]s of finished panels out, which [`super::page`] lays out.
+//! Place in the data flow: runs come in, [`Figure`]s of finished panels go out, which [`super::page`] lays out.
 //!
-//! A colour is a device and a panel a workload; where there is one device only, a colour is a workload, and they
-//! share panels. Several seeds become their mean, with a band from the least of them to the greatest.
+//! A colour is a device and a panel a workload; if there is only one device, a colour is a workload, and workloads
+//! share panels. Several seeds are shown as their mean, with a band from the smallest to the largest value.
 //!
-//! Invariant: missing data are reported in words; there is no empty panel.
+//! Invariant: missing data are reported in words; no panel is empty.
 
 use super::bars::{self, Bar, Group};
 use super::contents::{CLOSED_FORM, Curves, Report};
@@ -23,35 +23,35 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::ops::Range;
 
-/// Columns of a line at most; more than two for each pixel show nothing.
+/// Most columns of a line, about one for two pixels; more would not be visible.
 const COLUMNS: usize = 150;
-/// Columns of a ratio of writes at most; in shorter ones it would show how programs come in batches.
+/// Most columns of write amplification; in shorter columns it would show the batches of programs.
 const RATIO_COLUMNS: usize = 50;
-/// Columns of a heat map at most.
+/// Most columns of a heat map.
 const HEAT_COLUMNS: usize = 150;
-/// Number of the first colour of a figure that has its own; a multiple of all colours and dashes.
+/// Number of the first colour of a figure that has its own colours; a multiple of the number of combinations of colour and dashes.
 const OWN_COLOURS: usize = 1024;
-/// Bins of the histogram of erases at most.
+/// Most bins of the histogram of erases.
 const WEAR_BINS: u64 = 40;
 
-/// A figure: panels with a heading and a sentence.
+/// A figure: panels with a heading and a caption.
 #[derive(Clone, Debug)]
 pub(super) struct Figure {
     pub(super) id: Cow<'static, str>,
     pub(super) heading: String,
     pub(super) caption: String,
-    /// Key of the colours of segments and shades: class and meaning.
+    /// Key of its colours and shades: class and meaning.
     pub(super) key: Vec<(String, String)>,
-    /// SVG of each panel; empty where `caption` says all there is.
+    /// SVG of each panel; empty if `caption` says all there is.
     pub(super) panels: Vec<String>,
 }
 
-/// Runs that are compared, and how.
+/// Runs that are compared, by colour and panel.
 #[derive(Debug)]
 pub(super) struct Study<'a> {
     /// Name of each colour.
     pub(super) variants: Vec<String>,
-    /// Name of each panel; one without a name where all share it.
+    /// Name of each panel; one empty name if all share a panel.
     facets: Vec<String>,
     cells: Vec<Cell<'a>>,
     colours_are_devices: bool,
@@ -61,12 +61,12 @@ pub(super) struct Study<'a> {
 #[derive(Clone, Debug)]
 struct Part {
     facet: usize,
-    /// `None` is all jobs.
+    /// Name of the job; `None` is all jobs.
     job: Option<String>,
     kind: Kind,
 }
 
-/// A value of one column of requests, by its number and length.
+/// Value of a column of requests, by the column's number and length.
 type Value<'a> = dyn Fn(&Requests, usize, f64) -> Option<f64> + 'a;
 
 /// Runs of one device and one workload.
@@ -101,13 +101,13 @@ impl<'a> Study<'a> {
         Self { variants, facets, cells, colours_are_devices }
     }
 
-    /// The colour of a row of a table with these names.
+    /// Colour of the row of a table with these names.
     pub(super) fn variant(&self, device: &str, workload: &str) -> Option<usize> {
         let name = if self.colours_are_devices { device } else { workload };
         self.variants.iter().position(|variant| variant == name)
     }
 
-    /// Whether anything happened in time.
+    /// Whether virtual time passed in any run.
     pub(super) fn has_time(&self) -> bool {
         self.cells.iter().flat_map(|cell| &cell.runs).any(|run| run.virtual_time_ns > 0)
     }
@@ -124,7 +124,7 @@ impl<'a> Study<'a> {
         self.cells.iter().flat_map(|cell| &cell.runs).filter_map(|run| run.course.as_deref())
     }
 
-    /// The jobs of a facet that are shown apart; `None` is all of them together, where each run has one, or there are too many.
+    /// Jobs of a facet that are shown apart; `None` is all jobs together, if each run has one or there are too many.
     fn jobs(&self, facet: usize) -> Vec<Option<String>> {
         let runs = || self.of_facet(facet).flat_map(|cell| &cell.runs);
         let mut names = Vec::new();
@@ -135,7 +135,7 @@ impl<'a> Study<'a> {
         if are_apart { names.into_iter().map(Some).collect() } else { vec![None] }
     }
 
-    /// Every facet, job and kind of request of which one completed.
+    /// Every combination of facet, job and kind of which a request completed.
     fn parts(&self) -> Vec<Part> {
         let mut parts = Vec::new();
         for facet in 0..self.facets.len() {
@@ -151,7 +151,7 @@ impl<'a> Study<'a> {
         parts
     }
 
-    /// Whether jobs of one run share a line since there are too many.
+    /// Whether jobs of one run share a line because there are too many.
     fn has_crowd(&self) -> bool {
         (0..self.facets.len()).any(|facet| {
             let mut runs = self.of_facet(facet).flat_map(|cell| &cell.runs);
@@ -166,7 +166,7 @@ impl<'a> Study<'a> {
         let title: Vec<&str> = title.into_iter().filter(|word| !word.is_empty()).collect();
         let of = |course: &Course| requests(course, job.as_deref(), *kind, value);
         let mut panel = self.panel(*facet, &title.join(" · "), y, &of);
-        // A run of one job has no lists of its jobs: the run itself names the job.
+        // The course of a run of one job has no list of jobs: the run itself names the job.
         let has_job = |line: &Line| {
             self.of_facet(*facet)
                 .any(|cell| cell.variant == line.variant && cell.jobs(job.as_deref()).next().is_some())
@@ -185,7 +185,7 @@ impl<'a> Study<'a> {
         let lines = self.of_facet(facet).map(|cell| cell.line(value)).collect();
         let cells = || self.of_facet(facet).flat_map(|cell| &cell.runs);
         let starts = || cells().flat_map(|run| &run.jobs).map(|job| job.start_ns);
-        // A ramp is shown where all share it.
+        // A ramp is shown if all jobs share it.
         let ramp = starts().max().filter(|last| starts().all(|start| start == *last)).unwrap_or(0);
         let is_time = self.courses().all(|course| course.axis == TimeAxis::VirtualTime);
         let ramp = if is_time { ramp as f64 } else { 0.0 };
@@ -199,7 +199,7 @@ impl<'a> Study<'a> {
         }
     }
 
-    /// Panels of all facets that have something to show; `alone` names one that needs no other title.
+    /// Panels of all facets that have something to show; `alone` is the title of a panel without a name.
     fn panels(&self, alone: &str, y: &Axis, value: &dyn Fn(&Course) -> Vec<Point>) -> Vec<Panel> {
         let title = |facet: usize| if self.facets[facet].is_empty() { alone } else { "" };
         let panels = (0..self.facets.len()).map(|f| self.panel(f, title(f), y.clone(), value));
@@ -208,7 +208,7 @@ impl<'a> Study<'a> {
 }
 
 impl Cell<'_> {
-    /// One value over time: the first seed gives the columns, the others are looked up in them.
+    /// A value over time: the first seed gives the columns, at which the others are looked up.
     fn line(&self, value: &dyn Fn(&Course) -> Vec<Point>) -> Line {
         let seeds: Vec<Vec<Point>> =
             self.runs.iter().filter_map(|run| run.course.as_deref()).map(value).collect();
@@ -219,7 +219,7 @@ impl Cell<'_> {
         format!("{} · {}", self.runs[0].device, self.runs[0].workload)
     }
 
-    /// The jobs of this name in all runs, or all jobs.
+    /// Jobs of this name in all runs, or all jobs.
     fn jobs<'s>(&'s self, name: Option<&'s str>) -> impl Iterator<Item = &'s JobResult> {
         let jobs = self.runs.iter().flat_map(|run| &run.jobs);
         jobs.filter(move |job| name.is_none_or(|name| job.name == name))
@@ -235,7 +235,7 @@ impl Cell<'_> {
     }
 }
 
-/// The mean of several seeds at the places of the first one.
+/// Mean of several seeds at the columns of the first one.
 fn together(seeds: &[Vec<Point>]) -> Vec<Point> {
     let [first, others @ ..] = seeds else { return Vec::new() };
     let mean = |point: &Point| {
@@ -250,7 +250,7 @@ fn together(seeds: &[Vec<Point>]) -> Vec<Point> {
     first.iter().map(mean).collect()
 }
 
-/// A point without a place; one value has no spread.
+/// A point whose place is still to be set; a single value has no spread.
 fn mean_and_spread(values: &[f64]) -> Point {
     let least = values.iter().copied().fold(f64::MAX, f64::min);
     let greatest = values.iter().copied().fold(f64::MIN, f64::max);
@@ -269,7 +269,7 @@ fn axis(label: &str, unit: Unit, holds: &[f64]) -> Axis {
     Axis { label: label.to_owned(), unit, log: false, holds: holds.to_vec() }
 }
 
-/// A value for each group of columns of a course.
+/// Value of each group of columns of a course.
 fn columns(course: &Course, most: usize, value: impl Fn(Range<usize>, f64) -> Option<f64>) -> Vec<Point> {
     let groups = course.groups(most);
     let point = |(columns, span): (Range<usize>, Range<u64>)| {
@@ -283,7 +283,7 @@ fn sum(numbers: &[u64], columns: &Range<usize>) -> f64 {
     numbers[columns.clone()].iter().sum::<u64>() as f64
 }
 
-/// A value for each column of one kind of request, of one job where jobs are kept apart.
+/// Value of each column of one kind of request, of one job if the course keeps jobs apart.
 fn requests(course: &Course, job: Option<&str>, kind: Kind, value: &Value<'_>) -> Vec<Point> {
     let of_job = job.and_then(|name| course.jobs.iter().find(|job| job.name == name));
     let all = of_job.map_or(&course.requests, |job| &job.requests);
@@ -334,12 +334,12 @@ pub(super) fn all(report: &Report<'_>, study: &Study<'_>) -> Vec<Figure> {
         }
         figures.push(wear(study));
     }
-    // Nothing that an earlier figure shows is repeated.
+    // Without data this figure would repeat the one before it.
     figures.retain(|figure| figure.id != "wafs" || !figure.panels.is_empty());
     figures
 }
 
-/// The figure before the tables: curves against the parameter, what the jobs got, or write amplification.
+/// The figure before the tables: curves against the parameter, outcome of the jobs, or write amplification.
 pub(super) fn headline(report: &Report<'_>, study: &Study<'_>, figures: &mut Vec<Figure>) -> Option<Figure> {
     if report.curves.is_empty() && study.has_time() {
         return Some(outcome(study)).filter(|figure| !figure.panels.is_empty());
@@ -348,13 +348,13 @@ pub(super) fn headline(report: &Report<'_>, study: &Study<'_>, figures: &mut Vec
     Some(figures.remove(at))
 }
 
-/// A value with three digits.
+/// A value with three significant digits.
 fn short(unit: Unit, value: f64) -> String {
     let step = if value == 0.0 { 1.0 } else { 10f64.powf(value.abs().log10().floor() - 2.0) };
     unit.label((value / step).round() * step, step)
 }
 
-/// How many requests each job got done, and how long the slow ones took.
+/// Throughput of each job, and the 99th percentile of its latency.
 fn outcome(study: &Study<'_>) -> Figure {
     const IO: [Kind; 4] = [Kind::Read, Kind::Write, Kind::Trim, Kind::WriteZeroes];
     let kinds = || study.cells.iter().flat_map(|cell| cell.jobs(None)).flat_map(|job| &job.kinds);
@@ -425,7 +425,7 @@ fn figure(id: &'static str, heading: &str, caption: &str, panels: impl IntoItera
     }
 }
 
-/// Figures against a parameter have colours of their own, which the legend of the page does not switch.
+/// A figure against a parameter, with colours of its own, which the page's legend does not switch.
 fn parameter((number, curves): (u32, &Curves)) -> Figure {
     let mut key: Vec<(String, String)> = Vec::new();
     let axis = |label: &str, holds: &[f64]| match curves.is_logarithmic {
@@ -463,7 +463,7 @@ fn parameter((number, curves): (u32, &Curves)) -> Figure {
 
 fn throughput(study: &Study<'_>) -> Figure {
     let panel = |part: Part| {
-        // Large requests are judged by their bytes, small ones by their number.
+        // Large requests are counted in bytes, small ones by number.
         let all = || study.of_facet(part.facet).flat_map(|cell| cell.jobs(part.job.as_deref()));
         let of_kind = || all().filter_map(|job| job.kind(part.kind));
         let (count, bytes): (u64, u64) =
@@ -498,7 +498,7 @@ fn latency(study: &Study<'_>) -> Figure {
                 (requests.count[i] > 0).then(|| numbers(requests, i) as f64)
             })
         });
-        // The three share an axis.
+        // The three panels share the range of an axis.
         let all: Vec<f64> = row.iter().flat_map(Panel::values).collect();
         row.iter_mut().for_each(|panel| panel.y.holds.clone_from(&all));
         panels.extend(row);
@@ -513,13 +513,13 @@ fn latency(study: &Study<'_>) -> Figure {
 }
 
 fn curve(study: &Study<'_>) -> Figure {
-    /// Points for each factor of ten.
+    /// Number of points for each factor of ten.
     const STEPS: f64 = 20.0;
     let panel = |Part { facet, job, kind }: Part| {
         let line = |cell: &Cell<'_>| {
             let seeds = cell.distribution(job.as_deref(), &[kind]);
             let fewest = seeds.iter().map(|latency| latency.summary.count).min().unwrap_or(0) as f64;
-            // The nearest rank; with one request above it or none, the slowest request.
+            // The nearest rank; if at most one request is above it, the slowest request.
             let slower_at = |tail: f64, latency: &Distribution| {
                 let count = latency.summary.count;
                 let above = (count as f64 * 10f64.powf(-tail) * (1.0 + 1e-9)) as u64;
@@ -552,7 +552,7 @@ fn curve(study: &Study<'_>) -> Figure {
     )
 }
 
-/// Groups of bars: one for each facet.
+/// Groups of bars, one for each facet.
 fn bar_groups(study: &Study<'_>, bar: &dyn Fn(&Cell<'_>) -> Option<Bar>) -> Vec<Group> {
     let group = |facet: usize| {
         let bars: Vec<Bar> = study.of_facet(facet).filter_map(bar).collect();
@@ -665,7 +665,7 @@ fn amplification_total(study: &Study<'_>) -> Figure {
 
 fn amplification(study: &Study<'_>) -> Figure {
     let value = |course: &Course| {
-        // Where next to nothing is written, a ratio says nothing.
+        // Where hardly anything is written, the ratio says nothing.
         let least = course.host_units.iter().sum::<u64>() as f64 / (20.0 * RATIO_COLUMNS as f64);
         columns(course, RATIO_COLUMNS, |columns, _| {
             let host = sum(&course.host_units, &columns);

@@ -1,20 +1,20 @@
-//! A panel with the use of each station and channel over time, as shades.
+//! A panel with the utilisation of each station and channel over time, as shades.
 //!
-//! Invariants: a shade represents a tenth; equal neighbours are one line, so that the size of the file follows
-//! what happened and not the number of cells; there are no more rows than can be told apart.
+//! Invariants: a shade represents a tenth; equal neighbours are one line, so that the size of the file depends on
+//! what happened and not on the number of cells; there are no more rows than can be told apart.
 
 use super::lines::{Axis, LEFT, RIGHT, TITLE_CHARS, WIDTH, axis};
 use super::scale::Scale;
 use super::svg::{escape, open, place, text, title};
 use std::fmt::Write as _;
 
-/// Shades between idle and always busy.
+/// Number of shades besides the one for idle.
 pub(super) const SHADES: usize = 10;
-/// Rows at most; beyond, neighbouring stations are one row.
+/// Most rows of a block; if there are more stations or channels, neighbours share a row.
 const ROWS_MAX: usize = 64;
 const TOP: f64 = 34.0;
 
-/// Rows of shares, 0 to 1, with an entry for each column.
+/// Rows of fractions, 0 to 1, with one for each column.
 #[derive(Clone, Debug)]
 pub(super) struct Block {
     /// Kind of a row, as in `die`.

@@ -1,9 +1,9 @@
 //! A panel with lines: values over time, percentile curves, histograms.
 //!
-//! Place in the data flow: [`super::figures`] gives values, this file gives one `<svg>`.
+//! Place in the data flow: [`super::figures`] has the values, this file makes one `<svg>` of them.
 //!
-//! Invariants: all panels have one size, so that rows of them align; every point lies inside the plot, since
-//! scales clamp; where a value is missing the line has a gap, and a single value is still seen.
+//! Invariants: all panels have the same size, so that rows of them align; every point lies inside the plot, because
+//! scales clamp; a line has a gap where a value is missing, and a single value is still visible.
 
 use super::scale::{Scale, Unit};
 use super::svg::{escape, line, open, place, text, title};
@@ -17,30 +17,30 @@ pub(super) const LEFT: f64 = 52.0;
 pub(super) const RIGHT: f64 = 390.0;
 pub(super) const TOP: f64 = 40.0;
 pub(super) const BOTTOM: f64 = 188.0;
-/// Points of a curve that are marked one by one.
+/// Most points of a curve that are marked one by one.
 const MARKS_MAX: usize = 12;
-/// Characters of a title that fit.
+/// Number of characters of a title that fit.
 pub(super) const TITLE_CHARS: usize = 54;
 
-/// A value from `from` to `to`, which are equal for a point of a curve.
+/// A value that holds from `from` to `to`, which are equal for a point of a curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Point {
     pub(super) from: f64,
     pub(super) to: f64,
-    /// `None` is a gap.
+    /// The value; `None` is a gap.
     pub(super) value: Option<f64>,
-    /// Least and greatest of the seeds.
+    /// Smallest and largest value of the seeds.
     pub(super) spread: Option<(f64, f64)>,
 }
 
 /// One line.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
-    /// Number of the variant, which decides the colour.
+    /// Number of the variant, which determines the colour.
     pub(super) variant: usize,
-    /// Its name, where a variant has several lines in one panel.
+    /// Name of the line, if a variant has several in one panel.
     pub(super) name: String,
-    /// Thinner and fainter than the main line.
+    /// Whether it is thinner and fainter than a main line.
     pub(super) secondary: bool,
     pub(super) points: Vec<Point>,
 }
@@ -51,7 +51,7 @@ pub(super) struct Axis {
     pub(super) label: String,
     pub(super) unit: Unit,
     pub(super) log: bool,
-    /// Values that the axis holds besides those of the lines.
+    /// Values that the axis includes besides those of the lines.
     pub(super) holds: Vec<f64>,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Panel {
     pub(super) x: Axis,
     pub(super) y: Axis,
     pub(super) lines: Vec<Line>,
-    /// End of the ramp, in which requests were not measured.
+    /// End of the ramp, during which requests were not measured.
     pub(super) ramp: f64,
 }
 
@@ -124,7 +124,7 @@ impl Panel {
             }
         }
         axis(&mut out, &x, &self.x, BOTTOM);
-        // What the script moves when it zooms is cut off at the edges of the plot.
+        // The part that the script moves to zoom is clipped at the edges of the plot.
         let (left, top, width, height) = (LEFT - 2.0, TOP - 3.0, RIGHT - LEFT + 4.0, BOTTOM - TOP + 6.0);
         let _ = write!(
             out,
@@ -155,7 +155,7 @@ pub(super) fn axis(out: &mut String, scale: &Scale, axis: &Axis, bottom: f64) {
     text(out, (LEFT + RIGHT) / 2.0, bottom + 32.0, "unit middle", &axis.label);
 }
 
-/// Colour and dashes of a variant, as classes. Neighbours differ in both, so that they are told apart without colours, too.
+/// Colour and dashes of a variant, as classes. Neighbours differ in both, so that they can be told apart without colours too.
 pub(super) fn looks(variant: usize) -> String {
     format!("line c{} d{}", variant % 8, (variant + variant / 8) % 8)
 }
@@ -200,7 +200,7 @@ impl Line {
     }
 }
 
-/// The outline of what neighbouring points spread over.
+/// Outline of the area between the ends of the spreads of successive points.
 fn band(run: &[Point], x: &Scale, y: &Scale) -> Option<String> {
     run.iter().any(|point| point.spread.is_some()).then(|| {
         let edge = |point: &Point, pick: fn((f64, f64)) -> f64| {

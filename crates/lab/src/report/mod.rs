@@ -1,13 +1,13 @@
 //! The report: one HTML page with all figures of an experiment, variants side by side.
 //!
 //! Place in the data flow: results with courses and texts come in as plain data, from the command line, from a
-//! server, or read back from files; a page goes out that needs no network and no other file.
+//! server, or from files; a page goes out that needs no network and no other file.
 //!
 //! Invariants: a page is a function of its input, byte by byte; it is well-formed XML; it is readable without
 //! its script, which only shows values under the pointer and hides variants.
 //!
-//! Deliberately absent: a plotting crate (none draws small SVG whose colours follow the reader's scheme and
-//! whose variants can be hidden), pictures made of pixels, and any date.
+//! Deliberately absent: a plotting crate (none draws small SVG whose colours follow the reader's colour scheme and
+//! whose variants can be hidden), bitmaps, and any date.
 
 mod bars;
 mod contents;

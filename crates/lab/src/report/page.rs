@@ -1,4 +1,4 @@
-//! The page around the figures: head, legend, tables, configuration.
+//! The page around the figures: header, legend, tables, configuration.
 //!
 //! Place in the data flow: the last step; see [`super`] for the invariants of the page.
 
@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
-/// A name in the legend, a table or a note is not longer.
+/// Most characters of a name in the legend, a table or a note.
 const NAME_CHARS: usize = 36;
 
 pub(super) fn html(report: &Report<'_>) -> String {
@@ -48,7 +48,7 @@ pub(super) fn html(report: &Report<'_>) -> String {
     out
 }
 
-/// The variants with their colours. The script makes switches of them.
+/// The variants with their colours. The script turns them into switches.
 fn legend(out: &mut String, study: &Study<'_>) {
     out.push_str("<nav id=\"legend\">");
     for (i, name) in study.variants.iter().enumerate() {
@@ -184,7 +184,7 @@ fn show(out: &mut String, figure: &Figure) {
     out.push_str("</div></figure>\n");
 }
 
-/// Figures that have nothing to show, and why.
+/// Figures that have nothing to show, and the reasons.
 fn absent(out: &mut String, figures: &[Figure]) {
     out.push_str("<figure class=\"s1\"><h2>Not shown</h2><figcaption>");
     for figure in figures {

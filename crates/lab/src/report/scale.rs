@@ -1,7 +1,7 @@
-//! From values to places: scales, ticks, and numbers with units for people.
+//! From values to coordinates: scales, ticks, and numbers with units for people.
 //!
-//! Invariants: a scale maps its domain onto its range and clamps what lies outside, so that nothing is drawn
-//! beside the plot; a domain is never empty; every place is finite. A logarithmic scale has a positive domain.
+//! Invariants: a scale maps its domain onto its range and clamps values outside, so that nothing is drawn
+//! outside the plot; a domain is never empty; every coordinate is finite. A logarithmic scale has a positive domain.
 
 /// Unit of the values of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,14 +10,14 @@ pub(super) enum Unit {
     Number,
     /// Nanoseconds.
     Nanos,
-    /// A fraction, shown per cent.
+    /// A fraction, shown in percent.
     Share,
-    /// A percentile, as the negative decimal logarithm of the share above it.
+    /// A percentile, as the negative decimal logarithm of the fraction above it.
     Tail,
 }
 
 impl Unit {
-    /// The name by which the script of the page knows it.
+    /// Name by which the script of the page knows it.
     pub(super) fn key(self) -> &'static str {
         match self {
             Self::Number => "number",
@@ -27,7 +27,7 @@ impl Unit {
         }
     }
 
-    /// A tick's label, where neighbouring ticks differ by `step`; zero for no such step.
+    /// Label of a tick, where neighbouring ticks differ by `step`; zero if there is no such step.
     pub(super) fn label(self, value: f64, step: f64) -> String {
         match self {
             Self::Number => {
@@ -54,7 +54,7 @@ fn prefix(size: f64) -> (f64, &'static str) {
     }
 }
 
-/// Divisor and name of the unit in which a time is read well.
+/// Divisor and name of the unit in which a time is easy to read.
 pub(super) fn time_unit(ns: f64) -> (f64, &'static str) {
     match ns {
         t if t >= 3.0 * 3600e9 => (3600e9, "h"),
@@ -66,7 +66,7 @@ pub(super) fn time_unit(ns: f64) -> (f64, &'static str) {
     }
 }
 
-/// A number with as many digits as steps of this size need; three significant ones without a step.
+/// A number with as many digits as steps of this size need; with three significant digits if there is no step.
 pub(super) fn decimal(value: f64, step: f64) -> String {
     let digits = match step > 0.0 {
         true => (0..6).find(|digits| is_whole(step * 10f64.powi(*digits as i32))).unwrap_or(6),
@@ -90,7 +90,7 @@ fn percentile(tail: f64) -> String {
     format!("{:.digits$}", 100.0 * (1.0 - 10f64.powf(-tail)))
 }
 
-/// A mapping from values to places.
+/// A mapping from values to coordinates.
 #[derive(Clone, Debug)]
 pub(super) struct Scale {
     log: bool,
@@ -99,7 +99,7 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// From zero, or below it, to a round number that holds all `values`.
+    /// A scale from zero, or below, to a round number, that includes all `values`.
     pub(super) fn linear(values: impl Iterator<Item = f64>, range: (f64, f64)) -> Self {
         let (low, high) = extent(values).unwrap_or((0.0, 1.0));
         let (low, high) = (low.min(0.0), if high > 0.0 { high } else { 1.0 });
@@ -107,12 +107,12 @@ impl Scale {
         Self { log: false, domain: ((low / step).floor() * step, (high / step - 1e-9).ceil() * step), range }
     }
 
-    /// From `low` to `high` exactly.
+    /// A scale from `low` to `high` exactly.
     pub(super) fn exact(low: f64, high: f64, range: (f64, f64)) -> Self {
         Self { log: false, domain: (low, if high > low { high } else { low + 1.0 }), range }
     }
 
-    /// From and to a one, two or five of a decade, with all positive `values` between them.
+    /// A scale that includes all positive `values`; its ends are one, two or five times a power of ten.
     pub(super) fn logarithmic(values: impl Iterator<Item = f64>, range: (f64, f64)) -> Self {
         let (low, high) = extent(values.filter(|v| *v > 0.0)).unwrap_or((1.0, 10.0));
         let below = rounds(low, high).filter(|v| *v <= low * (1.0 + 1e-9)).fold(0.0, f64::max);
@@ -120,7 +120,7 @@ impl Scale {
         Self { log: true, domain: (below, above.fold(f64::MAX, f64::min)), range }
     }
 
-    /// The place of a value.
+    /// Coordinate of a value.
     pub(super) fn at(&self, value: f64) -> f64 {
         let (low, high) = self.domain;
         let value = value.clamp(low, high);
@@ -135,7 +135,7 @@ impl Scale {
     pub(super) fn ticks(&self, unit: Unit, count: usize) -> Vec<(f64, Option<String>)> {
         let (low, high) = self.domain;
         if unit == Unit::Tail {
-            // The median is between the minimum and the 90th; of many nines every second gets a label.
+            // The median is between the minimum and the 90th percentile; if there are many nines, most odd ones are left out.
             let nines = if high > 6.5 {
                 [1.0, 2.0, 4.0, 6.0, 8.0].as_slice()
             } else {
@@ -153,7 +153,7 @@ impl Scale {
         }
         let step = match unit {
             Unit::Nanos => {
-                // Steps are round in the unit that the labels have.
+                // Steps are round in the unit of the labels.
                 let size = time_unit(high).0;
                 step((high - low) / size, count) * size
             }
@@ -164,7 +164,7 @@ impl Scale {
         (first..=last).map(|i| i as f64 * step).map(|v| (v, Some(self.tick_label(unit, v, step)))).collect()
     }
 
-    /// All ticks of a linear axis have the prefix of its end.
+    /// Label of a tick of a linear axis, with the prefix or unit of the end of the axis.
     fn tick_label(&self, unit: Unit, value: f64, step: f64) -> String {
         let high = self.domain.1;
         match unit {
@@ -181,7 +181,7 @@ impl Scale {
         }
     }
 
-    /// Data with which the script converts places to values: kind, domain, range, unit.
+    /// Data with which the script converts coordinates to values: kind, domain, range, unit.
     pub(super) fn data(&self, unit: Unit) -> String {
         let kind = if self.log { "log" } else { "lin" };
         let ((low, high), (from, to)) = (self.domain, self.range);
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(labels(&scale(&[0.0, 9.0]), Unit::Number, 4), ["0", "2.5", "5", "7.5", "10"]);
         assert_eq!(labels(&scale(&[428_394.0]), Unit::Number, 4), ["0", "200 k", "400 k", "600 k"]);
         assert_eq!(labels(&scale(&[1.0]), Unit::Share, 4), ["0", "25 %", "50 %", "75 %", "100 %"]);
-        // Nothing, only zeros, and what is no number give a scale too.
+        // No values, zeros, and values that are not finite give a scale too.
         for values in [&[][..], &[0.0, 0.0], &[f64::NAN, f64::INFINITY]] {
             assert_eq!(scale(values).at(0.0), 100.0);
         }

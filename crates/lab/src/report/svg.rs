@@ -1,8 +1,8 @@
-//! The few pieces of SVG and HTML that all figures share.
+//! The few elements of SVG and HTML that all figures share.
 
 use std::fmt::Write as _;
 
-/// Text between tags or in quotes.
+/// Escapes a text for its place between tags or in quotes.
 pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -11,7 +11,7 @@ pub(super) fn escape(text: &str) -> String {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            // What XML forbids.
+            // XML forbids control characters.
             c if c.is_control() && c != '\n' && c != '\t' => out.push('\u{fffd}'),
             c => out.push(c),
         }
@@ -19,8 +19,8 @@ pub(super) fn escape(text: &str) -> String {
     out
 }
 
-/// At most so many characters; an ellipsis in the middle tells that some are missing, as names of variants often
-/// differ at their end.
+/// A text of at most `most` characters; an ellipsis in the middle shows that some are missing, because names of
+/// variants often differ at their end.
 pub(super) fn shorten(text: &str, most: usize) -> String {
     let count = text.chars().count();
     if count <= most {
@@ -31,24 +31,24 @@ pub(super) fn shorten(text: &str, most: usize) -> String {
     text.chars().take(head).chain(['…']).chain(text.chars().skip(count - tail)).collect()
 }
 
-/// A place with as many digits as one sees.
+/// A coordinate with two decimals, more than which cannot be seen.
 pub(super) fn place(at: f64) -> String {
     debug_assert!(at.is_finite());
     super::scale::decimal(at, 0.01)
 }
 
-/// An open `<svg>` of this size; `attributes` begins with a blank if it is not empty.
+/// Start tag of an `<svg>` of this size; `attributes` begins with a blank if it is not empty.
 pub(super) fn open(width: f64, height: f64, attributes: &str) -> String {
     format!("<svg viewBox=\"0 0 {width} {height}\"{attributes}>")
 }
 
-/// A text at a place; `class` also says how it is anchored.
+/// A text at a point; `class` also says how it is anchored.
 pub(super) fn text(out: &mut String, x: f64, y: f64, class: &str, text: &str) {
     let _ =
         write!(out, "<text x=\"{}\" y=\"{}\" class=\"{class}\">{}</text>", place(x), place(y), escape(text));
 }
 
-/// A title that is shortened where it would not fit; the whole then shows when one points at it.
+/// A title that is shortened if it would not fit; a tooltip then shows all of it.
 pub(super) fn title(out: &mut String, x: f64, y: f64, class: &str, full: &str, most: usize) {
     let short = shorten(full, most);
     if short == full {
@@ -75,7 +75,7 @@ pub(super) fn line(out: &mut String, from: (f64, f64), to: (f64, f64), class: &s
     );
 }
 
-/// A filled rectangle; `inside` is what it holds, such as a title.
+/// A filled rectangle; `inside` is its content, such as a title.
 pub(super) fn rect(out: &mut String, (x, y): (f64, f64), (w, h): (f64, f64), class: &str, inside: &str) {
     let _ = write!(
         out,

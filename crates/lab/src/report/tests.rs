@@ -1,4 +1,4 @@
-//! What every page must be, whatever went in: well-formed, alone, and drawn inside its plots.
+//! Every page, whatever its input, is well-formed, needs no other file, and draws inside its plots.
 
 use super::bars::BAR_LEFT;
 use super::lines::{BOTTOM, LEFT, RIGHT, TOP, WIDTH};
@@ -36,7 +36,7 @@ fn page(runs: &[RunResult]) -> String {
     html
 }
 
-/// Every invariant of a page.
+/// Checks all invariants of a page.
 fn check(html: &str) {
     let options = ParsingOptions { allow_dtd: true, ..ParsingOptions::default() };
     let document = Document::parse_with_options(html, options).unwrap_or_else(|e| panic!("{e}"));
@@ -69,7 +69,7 @@ fn check(html: &str) {
     }
 }
 
-/// Every corner of a path lies in the plot.
+/// Checks that every corner of a path lies in the plot.
 fn inside(path: &str) {
     let mut horizontal = true;
     let mut letter = 'M';
@@ -89,7 +89,7 @@ fn inside(path: &str) {
         let is_x = match kind {
             'H' => true,
             'V' => false,
-            // Places come in pairs.
+            // Coordinates come in pairs.
             _ => {
                 horizontal = !horizontal;
                 !horizontal
@@ -100,7 +100,7 @@ fn inside(path: &str) {
     }
 }
 
-/// A text ends inside its picture, by the width that letters have at most on average.
+/// Checks that a text ends inside its picture, by an upper bound of the mean width of letters.
 fn fits(node: &Node) {
     let class = node.attribute("class").unwrap_or("");
     let x: f64 = node.attribute("x").unwrap().parse().unwrap();
@@ -116,7 +116,7 @@ fn fits(node: &Node) {
     assert!(low >= -1.0 && high <= end, "`{text}` reaches from {low} to {high}");
 }
 
-/// Ids of the figures that are shown.
+/// Ids of the figures on a page.
 fn ids(html: &str) -> Vec<&str> {
     html.split("<figure id=\"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect()
 }
@@ -148,7 +148,7 @@ fn variants_stand_side_by_side() {
     {
         assert!(html.contains(&format!(">{panel}</text>")), "{panel}");
     }
-    // A line for each variant in each panel of throughput; bands, since there are two seeds.
+    // There is a line for each variant in each panel of throughput, and bands, because there are two seeds.
     let throughput =
         html.split("<figure id=\"throughput\"").nth(1).unwrap().split("</figure>").next().unwrap();
     assert_eq!(throughput.matches("class=\"plot\"").count(), 4);
@@ -197,7 +197,7 @@ fn jobs_of_one_file_stay_apart() {
         html.split("<figure id=\"throughput\"").nth(1).unwrap().split("</figure>").next().unwrap();
     assert_eq!(throughput.matches("class=\"plot\"").count(), 3);
     assert_eq!(throughput.matches("data-name=\"\"").count(), 6, "two devices in each");
-    // Too many jobs are one line, and the page says so.
+    // Too many jobs share one line, and the page says so.
     let many: String = (0..9).map(|i| format!("[x{i}]\nbs=4k\nrw=randread\nnumber_ios=50\n")).collect();
     let results = runs(&["a"], 1, &workload("many", &format!("rw=randread\nnumber_ios=50\n{many}")));
     assert!(results[0].course.as_deref().unwrap().jobs.is_empty());
@@ -231,7 +231,7 @@ fn long_names_many_variants_and_short_runs_fit() {
     );
     let html = page(&runs(&names, 1, &workload));
     assert_eq!(html.matches("class=\"chip\"").count(), 30);
-    // Names differ at their end, and still do when they are shortened.
+    // Names that differ at their end still differ when they are shortened.
     assert!(html.contains("number 7<") && html.contains("number 29<"));
 }
 

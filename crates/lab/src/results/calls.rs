@@ -1,11 +1,11 @@
 //! A table of the calls of workloads on files, for people.
 //!
-//! Invariants and widths: those of the other tables.
+//! Invariants and widths are those of the other tables.
 
 use super::table::{Row, Table};
 use flashweir_sim::measure::{Percentile, WorkloadResult};
 
-/// A row for each call of each workload, and one for each total.
+/// A table with a row for each call of each workload, and one for each total.
 pub fn call_table(results: &[WorkloadResult], width: Option<usize>) -> String {
     let columns = [
         ("ops", 0),

@@ -1,6 +1,6 @@
 //! Time series as CSV, one line per interval of each kind of request, under a header line.
 //!
-//! Invariants: the lines of one kind are equidistant, since intervals without requests are written as well;
+//! Invariants: the lines of one kind are equidistant, because intervals without requests are written too;
 //! the latencies of such a line are empty, not zero.
 
 use csv::Writer;
@@ -24,7 +24,7 @@ pub const CSV_COLUMNS: [&str; 13] = [
     "latency_p99_ns",
 ];
 
-/// Writes the series of every job of every run. Fails if `out` does.
+/// Writes the series of every job of every run. Fails if a write to `out` fails.
 pub fn write_csv(runs: &[RunResult], out: impl Write) -> io::Result<()> {
     let mut csv = Writer::from_writer(out);
     csv.write_record(CSV_COLUMNS)?;

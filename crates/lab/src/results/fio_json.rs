@@ -1,12 +1,12 @@
-//! A result in the shape of fio's JSON, so that what reads and plots fio's output reads ours.
+//! A result in the form of fio's JSON, so that programs that read and plot fio's output read ours.
 //!
-//! Every key of fio 3.33's output is there, in its order. What has no meaning in virtual time is zero: the
-//! processor's share, context switches, page faults, and the date, which would make two runs of one seed
-//! differ. The device's own numbers are under one key of ours, `flashweir`, and so are requests that fio does not know (write zeroes).
+//! Every key of fio 3.33's output is there, in fio's order. Values without a meaning in virtual time are zero: CPU
+//! usage, context switches, page faults, and the date, which would make two runs of one seed differ. The numbers of
+//! the device are under one key of ours, `flashweir`, and so are requests that fio does not know (write zeroes).
 //!
-//! Where fio leaves a choice, ours is: `lat_ns` carries percentiles as under `lat_percentiles=1`;
-//! `latency_ns` and its like count submission to completion; samples of bandwidth and IOPS are the
-//! intervals of the series, with those in which nothing completed; group 0 holds all jobs.
+//! Where fio leaves a choice, ours is: `lat_ns` has percentiles as with `lat_percentiles=1`; `latency_ns`,
+//! `latency_us` and `latency_ms` count from submission to completion; samples of bandwidth and IOPS are the
+//! intervals of the series, including those in which nothing completed; all jobs are in group 0.
 
 use flashweir_sim::measure::SteadyState;
 use flashweir_sim::measure::{
@@ -25,22 +25,22 @@ const PERCENTILES_PPM: [u32; 17] = [
 const LEVELS: [&str; 7] = ["1", "2", "4", "8", "16", "32", ">=64"];
 /// Names of the levels of requests per submission or per reaping of completions.
 const BATCHES: [&str; 7] = ["0", "4", "8", "16", "32", "64", ">=64"];
-/// Names of the latency classes below 1000 ns or 1000 µs: each holds what is less than its name.
+/// Names of the latency classes below 1000 ns or 1000 µs: the name is the upper bound of a class.
 const CLASSES: [&str; 10] = ["2", "4", "10", "20", "50", "100", "250", "500", "750", "1000"];
-/// Names of the classes of milliseconds; the last is open.
+/// Names of the latency classes of milliseconds; the last has no upper bound.
 const CLASSES_MS: [&str; 12] =
     ["2", "4", "10", "20", "50", "100", "250", "500", "750", "1000", "2000", ">=2000"];
 
-/// Whether jobs are reported one by one or as one.
+/// Whether jobs are reported one by one or together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grouping {
-    /// An entry per job.
+    /// Each job has an entry.
     PerJob,
-    /// One entry for all, as under `group_reporting`.
+    /// All jobs share an entry, as with `group_reporting`.
     Group,
 }
 
-/// The result as an object of JSON.
+/// The result as a JSON object.
 pub fn fio_json(run: &RunResult, grouping: Grouping) -> impl Serialize + '_ {
     let merged = match grouping {
         Grouping::PerJob => None,
@@ -175,7 +175,7 @@ struct Latency {
     percentile: Option<Ordered<u64>>,
 }
 
-/// A map whose keys keep their order, which is numeric and not that of text.
+/// A map whose keys keep their order, which is numeric and not alphabetical.
 struct Ordered<T>(Vec<(String, T)>);
 
 impl<T: Serialize> Serialize for Ordered<T> {
@@ -185,7 +185,7 @@ impl<T: Serialize> Serialize for Ordered<T> {
 }
 
 impl Job {
-    /// `totals` are the mean bandwidths of all jobs together for read, write and trim.
+    /// `totals` has the sums of the jobs' mean bandwidths of reads, writes and trims.
     fn of(job: &JobResult, run: &RunResult, grouping: Grouping, totals: &[f64; 3]) -> Self {
         let classes = Classes::of(job);
         let submitted = job.depth_levels.iter().sum::<u64>();
@@ -290,7 +290,7 @@ impl Latency {
         }
     }
 
-    /// Percentiles are left out where there is no request, as fio does.
+    /// As in fio, there are no percentiles if there is no request.
     fn of_distribution(distribution: Option<&Distribution>) -> Self {
         let Some(d) = distribution else { return Self::of(&Summary::default(), None) };
         let percentile = PERCENTILES_PPM.iter().filter_map(|&ppm| {
@@ -313,7 +313,7 @@ struct Samples {
 
 impl Samples {
     fn of(job: &JobResult, kind: Option<&KindResult>, rate: fn(&Interval) -> f64) -> Self {
-        // The series of jobs with different clocks has no intervals in common.
+        // Merged jobs that do not share start and interval have no series.
         let Some(kind) = kind.filter(|k| !k.series.is_empty()) else { return Self::default() };
         let mut rates: Vec<f64> = job.intervals(kind).filter(|i| i.full).map(|i| rate(&i)).collect();
         if rates.is_empty() {
@@ -335,7 +335,7 @@ impl Samples {
     }
 }
 
-/// Requests of reads, writes and trims by latency class.
+/// Numbers of reads, writes and trims by latency class.
 #[derive(Default)]
 struct Classes {
     count: u64,
@@ -370,13 +370,13 @@ mod tests {
     use serde_json::Value;
     use std::collections::BTreeSet;
 
-    /// Key paths of what fio 3.33 printed for two jobs with `rw=randrw`, `fsync=16`, `lat_percentiles=1` and
+    /// Paths of the keys that fio 3.33 printed for two jobs with `rw=randrw`, `fsync=16`, `lat_percentiles=1` and
     /// `clat_percentiles=1`; with `group_reporting` they are the same.
     const KEYS_MIXED: &str = include_str!("testdata/fio-3.33-randrw-fsync.keys");
     /// The same for `rw=randread` without `fsync`: empty directions have no percentiles.
     const KEYS_READ: &str = include_str!("testdata/fio-3.33-randread.keys");
 
-    /// The path of every leaf, without what names this run: options, disks and our own key.
+    /// Finds the path of every leaf, except those below options, disks and our own key.
     fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
         match value {
             Value::Object(_) if path.ends_with(" options") => {

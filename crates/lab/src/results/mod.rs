@@ -1,12 +1,12 @@
-//! Results judged and shown: tables, CSV, fio's JSON.
+//! Views of results: tables, statistics, CSV, fio's JSON.
 //!
 //! Place in the data flow: views of stored [`RunResult`](flashweir_sim::measure::RunResult)s and
 //! [`WorkloadResult`](flashweir_sim::measure::WorkloadResult)s.
 //!
-//! Invariants: everything here is a function of stored results; views change no number.
+//! Invariants: everything here is a function of stored results; a view changes no number.
 //!
 //! Deliberately absent: wall-clock times (the command line shows the speed of the simulator itself) and
-//! opinions about devices (a ratio between variants is the business of a report).
+//! judgements of devices (ratios of variants belong to a report).
 
 mod calls;
 mod csv;

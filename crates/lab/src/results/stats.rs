@@ -1,15 +1,15 @@
-//! How far a number can be trusted: confidence intervals over seeds, batch means, steady state, and what a
-//! run was too short for.
+//! Reliability of numbers: confidence intervals over seeds, batch means, steady state, and the statistics for
+//! which a run was too short.
 //!
-//! Invariants: every estimate is a pure function of its samples, in the order given; no estimate is made of
+//! Invariants: every estimate is a pure function of its samples, in the order given; no estimate is made from
 //! fewer samples than its definition needs.
 //!
-//! Deliberately absent: tests for normality. Means over seeds are means of thousands of requests each.
+//! Deliberately absent: tests of normality. The value of each seed is a mean of thousands of requests.
 
 use flashweir_sim::measure::{JobResult, KindResult, Percentile};
 use std::fmt;
 
-/// A mean and how far the true mean may lie from it.
+/// A mean with its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// Mean of the samples.
@@ -33,7 +33,7 @@ pub fn estimate(samples: &[f64]) -> Option<Estimate> {
     Some(Estimate { mean, half_width, samples: samples.len() })
 }
 
-/// The two-sided 95 % point of Student's t with `freedom` degrees of freedom, at least one: the t that a
+/// The two-sided 95 % quantile of Student's t with `freedom` degrees of freedom, at least one: the t that a
 /// sample exceeds in magnitude with probability 0.05. The error is below 1e-5.
 pub fn student_t_95(freedom: u64) -> f64 {
     const SMALL: [f64; 10] = [
@@ -53,7 +53,7 @@ pub fn student_t_95(freedom: u64) -> f64 {
         return t;
     }
     // Expansion of the quantile in 1/freedom about that of the normal distribution (Abramowitz and Stegun,
-    // 26.7.5); eleven degrees are enough for it.
+    // 26.7.5), which is accurate enough from eleven degrees of freedom.
     let x = 1.959_963_984_540_054;
     let x2 = x * x;
     let g1 = x * (x2 + 1.0) / 4.0;
@@ -64,9 +64,9 @@ pub fn student_t_95(freedom: u64) -> f64 {
     x + v * (g1 + v * (g2 + v * (g3 + v * g4)))
 }
 
-/// The mean of a correlated series with a confidence interval: the means of `batches` stretches of equal
-/// length are taken as independent samples. What does not fill the batches is left off at the front, where
-/// a transient would be. `None` if a batch would be empty or there are fewer than two.
+/// The mean of a correlated series with a confidence interval: the means of `batches` parts of equal length
+/// are taken as independent samples. A remainder is dropped at the front, where a transient would be.
+/// `None` if a batch would be empty or there are fewer than two.
 pub fn batch_means(series: &[f64], batches: usize) -> Option<Estimate> {
     if batches < 2 {
         return None;
@@ -74,7 +74,7 @@ pub fn batch_means(series: &[f64], batches: usize) -> Option<Estimate> {
     estimate(&batched(series, batches)?)
 }
 
-/// Means of `batches` stretches of equal length, the remainder left off at the front.
+/// Means of `batches` parts of equal length; a remainder is dropped at the front.
 fn batched(series: &[f64], batches: usize) -> Option<Vec<f64>> {
     let length = series.len() / batches;
     if length == 0 {
@@ -85,8 +85,8 @@ fn batched(series: &[f64], batches: usize) -> Option<Vec<f64>> {
 }
 
 /// End of the initial transient of a series, in samples from its beginning, by the rule MSER-5 (White, 1997):
-/// the cut that makes the standard error of the mean of the rest smallest, over batches of five. `None`
-/// if that cut lies in the second half or there are fewer than ten batches: then the series is too short.
+/// the cut that minimises the standard error of the mean of the rest, over batches of five. `None` if that
+/// cut lies in the second half or there are fewer than ten batches: then the series is too short.
 pub fn mser5(series: &[f64]) -> Option<usize> {
     const BATCH: usize = 5;
     const BATCHES_MIN: usize = 10;
@@ -97,8 +97,8 @@ pub fn mser5(series: &[f64]) -> Option<usize> {
     }
     let (mut best, mut best_error) = (0, f64::INFINITY);
     let (mut mean, mut squares) = (0.0, 0.0);
-    // From the back, mean and sum of squares of each suffix follow from those of the one before it. The
-    // last batches are no candidates: two equal ones have no error at all.
+    // From the back, mean and sum of squares of each suffix follow from those of the shorter one. The last
+    // batches are no candidates: two equal ones would have no error at all.
     for (kept, cut) in (1..).zip((0..batches.len()).rev()) {
         let apart = batches[cut] - mean;
         mean += apart / f64::from(kept);
@@ -111,7 +111,7 @@ pub fn mser5(series: &[f64]) -> Option<usize> {
     (best <= batches.len() / 2).then_some(best * BATCH)
 }
 
-/// Windows that the definition of steady state looks at.
+/// Number of windows in the definition of steady state.
 pub const STEADY_WINDOWS: usize = 5;
 
 /// Whether a series has settled.
@@ -126,18 +126,18 @@ pub enum Steadiness {
     },
     /// There are fewer than five windows.
     TooShort {
-        /// Windows needed in all.
+        /// Number of windows needed in all.
         needed: usize,
     },
 }
 
-/// How a series fails to be steady; shares are of its average over the five windows.
+/// The condition of steady state that a series fails; fractions are of its average over the five windows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Drift {
-    /// Largest less smallest value, as a share; at most 0.20 is steady.
+    /// Largest minus smallest value, as a fraction; at most 0.20 is steady.
     Excursion(f64),
-    /// Change of the least-squares line over the windows, as a share with its sign; at most 0.10 in
-    /// magnitude is steady.
+    /// Change of the least-squares line over the windows, as a signed fraction; at most 0.10 in magnitude is
+    /// steady.
     Slope(f64),
 }
 
@@ -162,7 +162,7 @@ pub fn steady(windows: &[f64]) -> Steadiness {
     let average = y.iter().sum::<f64>() / STEADY_WINDOWS as f64;
     let max = y.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let min = y.iter().copied().fold(f64::INFINITY, f64::min);
-    // Of five equidistant points at -2..=2 the squares add up to 10, and the line spans 4 steps.
+    // The squares of the five positions -2..=2 add up to 10, and the line spans 4 steps.
     let change = (2.0 * (y[4] - y[0]) + (y[3] - y[1])) / 10.0 * 4.0;
     let limit = |share: f64| share * average.abs() * (1.0 + 1e-12);
     if max - min > limit(EXCURSION_MAX) {
@@ -174,28 +174,28 @@ pub fn steady(windows: &[f64]) -> Steadiness {
     }
 }
 
-/// Statistics for which a run was too short.
+/// A statistic for which a run was too short.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Shortfall {
-    /// Too few requests lie above the percentile to tell it.
+    /// Too few requests lie above the percentile to know it.
     FewRequests {
-        /// The lowest percentile asked for that is not known.
+        /// Lowest wanted percentile that is not known.
         percentile: Percentile,
-        /// Requests that completed.
+        /// Number of completed requests.
         have: u64,
-        /// Requests needed.
+        /// Number of requests needed.
         needed: u64,
     },
     /// The measured time has too few full intervals to judge steadiness.
     FewIntervals {
-        /// Full intervals measured.
+        /// Number of full intervals measured.
         have: usize,
-        /// Full intervals needed.
+        /// Number of full intervals needed.
         needed: usize,
     },
     /// The rate did not settle over five equal parts of the measured time.
     NotSteady(Drift),
-    /// The rate passes through a transient for more than half of the measured time (MSER-5).
+    /// The transient of the rate takes more than half of the measured time (MSER-5).
     Transient,
 }
 
@@ -216,7 +216,7 @@ impl fmt::Display for Shortfall {
 
 /// Statistics for which the measurement of `kind` in `job` was too short; empty if its numbers are reliable.
 ///
-/// A percentile counts as known when ten requests lie above it; the 99th and the 99.9th are asked for.
+/// A percentile counts as known if ten requests lie above it; the 99th and the 99.9th are wanted.
 pub fn shortfalls(job: &JobResult, kind: &KindResult) -> Vec<Shortfall> {
     const ABOVE_MIN: u64 = 10;
     let mut found = Vec::new();
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(steady(&[1.0; 5]), Steady);
         assert_eq!(steady(&[0.0; 5]), Steady);
         assert_eq!(steady(&[90.0, 95.0, 100.0, 105.0, 110.0]), NotSteady { reason: Drift::Slope(0.2) });
-        // Exactly 20 % of range with little slope, and a hair more.
+        // A range of exactly 20 % with little slope, then slightly more.
         assert_eq!(steady(&[100.0, 90.0, 110.0, 90.0, 110.0]), Steady);
         assert_eq!(steady(&[100.0, 110.0, 100.0, 90.0, 100.0]), Steady);
         assert_eq!(steady(&[110.0, 90.0, 100.0, 90.0, 110.0]), Steady);
@@ -350,7 +350,7 @@ mod tests {
             NotSteady { reason: Drift::Slope(s) } => assert!((s + 0.104).abs() < 1e-9),
             other => panic!("{other:?}"),
         }
-        // Only the last five windows count: a fresh drive that settles.
+        // Only the last five windows count, as of a fresh drive that settles.
         assert_eq!(steady(&[900.0, 500.0, 300.0, 101.0, 99.0, 100.0, 101.0, 100.0]), Steady);
     }
 

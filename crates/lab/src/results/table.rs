@@ -1,10 +1,10 @@
 //! Tables for people: results of jobs and counters of devices, on a terminal at most [`TERMINAL_WIDTH`] columns wide.
 //!
-//! Runs of one device and one workload are repeats with different seeds: a cell is then the mean over the
-//! seeds with the half width of its 95 % confidence interval below it.
+//! Runs of one device and one workload are repetitions with different seeds: a cell is then the mean over the
+//! seeds, with the half width of its 95 % confidence interval below it.
 //!
-//! Invariants: units are in the headings; the numbers of a column have equally many digits after the point, so that they can be compared by
-//! eye; names are shortened before numbers are.
+//! Invariants: units are in the headings; the numbers of a column have the same number of decimals, so that they can be compared by
+//! eye; names are shortened, numbers are not.
 
 use super::stats::{Estimate, Shortfall, estimate, shortfalls};
 use flashweir_sim::measure::{Distribution, JobResult, KINDS, KindResult, Percentile, RunResult, kind_name};
@@ -12,17 +12,17 @@ use flashweir_sim::request::Kind;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// Columns of a table on a terminal.
+/// Most characters of a line of a table on a terminal.
 pub const TERMINAL_WIDTH: usize = 120;
 const GAP: &str = "  ";
-/// A name is not shortened below this.
+/// Width below which a name is not shortened.
 const NAME_WIDTH_MIN: usize = 4;
-/// Width of each of the three names in a note; a note of the longest kind then fits.
+/// Width of each of the three names in a note, with which the longest kind of note fits.
 const NOTE_NAME_WIDTH: usize = 14;
 
-/// Latency, IOPS and bandwidth: a row per device, workload, job and kind of request. Latencies count from
-/// when a request should have started. Notes below the table name the statistics for which a run was too short. Names are shortened where a
-/// line would be wider than `width` columns.
+/// Latency, IOPS and bandwidth: a row per device, workload, job and kind of request. Latencies count from the
+/// intended start of a request. Notes below the table name the statistics for which a run was too short. Names are
+/// shortened where a line would be wider than `width` columns.
 pub fn job_table(runs: &[RunResult], width: Option<usize>) -> String {
     let (table, notes) = job_rows(runs);
     let mut text = table.text(width);
@@ -45,7 +45,7 @@ pub(crate) struct Note {
 }
 
 impl Note {
-    /// The note in one line, with no name longer than `width`.
+    /// The note as one line, with no name longer than `width`.
     pub(crate) fn text(&self, width: usize) -> String {
         let names: Vec<String> = self.names.iter().map(|name| shorten(name, width)).collect();
         format!("{}, {}: {}", names.join(", "), kind_name(self.kind), self.shortfall)
@@ -86,7 +86,7 @@ pub(crate) fn job_rows(runs: &[RunResult]) -> (Table, Vec<Note>) {
                     cell(|_, kind| kind.lat.summary.max_ns as f64 / 1e3),
                 ],
             });
-            // The first seed that falls short speaks for all.
+            // The first seed that was too short stands for all.
             let short = seen.iter().map(|(job, kind)| shortfalls(job, kind)).find(|s| !s.is_empty());
             for shortfall in short.unwrap_or_default() {
                 let names = [&first.device, &first.workload, name].map(str::to_owned);
@@ -97,7 +97,7 @@ pub(crate) fn job_rows(runs: &[RunResult]) -> (Table, Vec<Note>) {
     (table, notes)
 }
 
-/// Counters of the devices: a row per device and workload; a WAF below 1 is explained below. `width` as in [`job_table`].
+/// Counters of the devices: a row per device and workload. A WAF below 1 is explained below the table. `width` is as in [`job_table`].
 pub fn device_table(runs: &[RunResult], width: Option<usize>) -> String {
     let mut text = device_rows(runs).text(width);
     if runs.iter().any(|run| run.totals.waf().is_some_and(|waf| waf < 1.0)) {
@@ -106,7 +106,7 @@ pub fn device_table(runs: &[RunResult], width: Option<usize>) -> String {
     text
 }
 
-/// Below a table with a WAF below 1.
+/// Explanation below a table with a WAF below 1.
 pub const BELOW_ONE: &str = "\nA WAF below 1: the rest of what the host wrote is in the buffer, or was overwritten or trimmed there.\n";
 
 /// The rows of [`device_table`].
@@ -150,8 +150,8 @@ fn find<'a>(run: &'a RunResult, job: &str, kind: Kind) -> Option<(&'a JobResult,
     Some((job, job.kind(kind)?))
 }
 
-/// Runs of one device and workload together, in the order in which they first appear. A run that is there
-/// twice is taken once, or its repetition would narrow the confidence interval.
+/// Groups of runs of one device and workload, in the order of their first appearance. A run that is there
+/// twice counts once, because a copy would narrow the confidence interval.
 pub(crate) fn groups(runs: &[RunResult]) -> Vec<Vec<&RunResult>> {
     let mut groups: Vec<Vec<&RunResult>> = Vec::new();
     for run in runs {
@@ -165,8 +165,8 @@ pub(crate) fn groups(runs: &[RunResult]) -> Vec<Vec<&RunResult>> {
     groups
 }
 
-/// Every job and kind of which a request completed with any seed: jobs as they first appear, kinds in the
-/// order in which results list them.
+/// Every job and kind of which a request completed with any seed: jobs in the order of their first appearance,
+/// kinds in the order of results.
 fn job_kinds<'a>(group: &[&'a RunResult]) -> Vec<(&'a str, Kind)> {
     let mut names: Vec<&str> = Vec::new();
     let mut seen = BTreeSet::new();
@@ -180,11 +180,11 @@ fn job_kinds<'a>(group: &[&'a RunResult]) -> Vec<(&'a str, Kind)> {
     all.filter(|key| seen.contains(key)).collect()
 }
 
-/// Names and numbers in rows.
+/// A table of names and numbers.
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(crate) names: Vec<&'static str>,
-    /// Heading and digits after the point where the numbers of the column are small.
+    /// Heading, and number of decimals if the numbers of the column are small.
     columns: Vec<(&'static str, usize)>,
     pub(crate) rows: Vec<Row>,
 }
@@ -196,7 +196,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Values of one run; `None` where there is nothing to tell.
+    /// A row with the values of one run; `None` is a value that does not exist.
     pub(super) fn of_values(names: [&str; 2], values: impl IntoIterator<Item = Option<f64>>) -> Self {
         let cells = values.into_iter().map(|value| estimate(value.as_slice())).collect();
         Self { names: names.map(str::to_owned).into(), cells }
@@ -208,7 +208,7 @@ impl Table {
         Self { names: names.into(), columns: columns.into(), rows: Vec::new() }
     }
 
-    /// The columns of numbers: a heading, then two lines for each row, a value and its half width.
+    /// Columns of numbers: a heading, then two lines for each row, the value and its half width.
     pub(crate) fn columns(&self) -> Vec<Vec<String>> {
         let mut columns: Vec<Vec<String>> = self
             .columns
@@ -224,7 +224,7 @@ impl Table {
         columns
     }
 
-    /// Heading, and per row a line of values and, where there are repeats, a line of half widths.
+    /// Text of the table: a heading, and for each row a line of values and, if there are repetitions, a line of half widths.
     pub(super) fn text(&self, width: Option<usize>) -> String {
         let columns = self.columns();
         let widths: Vec<usize> =
@@ -253,10 +253,10 @@ impl Table {
         text
     }
 
-    /// Heading, then value and half width of each row.
+    /// One column: the heading, then value and half width of each row.
     fn column(&self, index: usize, heading: &str, digits: usize) -> Vec<String> {
         let cells = || self.rows.iter().map(|row| row.cells[index]);
-        // A column of large numbers needs no fractions, and would not fit with them.
+        // A column of large numbers needs no decimals, and would not fit with them.
         let largest = cells().flatten().map(|e| e.mean.abs()).fold(0.0, f64::max);
         let digits = match largest {
             x if x >= 100_000.0 => 0,
@@ -272,7 +272,7 @@ impl Table {
         lines
     }
 
-    /// Widths of the name columns within `available`; the widest give way first.
+    /// Widths of the name columns within `available`; the widest shrink first.
     fn name_widths(&self, available: usize) -> Vec<usize> {
         let longest = |i: usize| self.rows.iter().map(|row| row.names[i].chars().count()).max().unwrap_or(0);
         let mut widths: Vec<usize> =
@@ -295,7 +295,7 @@ impl Row {
     }
 }
 
-/// The first `width` characters; an ellipsis tells that some are missing.
+/// At most `width` characters; an ellipsis at the end shows that some are missing.
 fn shorten(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -303,7 +303,7 @@ fn shorten(text: &str, width: usize) -> String {
     text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// A number with `digits` after the point and commas between thousands.
+/// A number with `digits` decimals and commas between thousands.
 fn thousands(number: f64, digits: usize) -> String {
     let plain = format!("{number:.digits$}");
     let (sign, plain) = plain.strip_prefix('-').map_or(("", plain.as_str()), |rest| ("-", rest));
@@ -408,7 +408,7 @@ a device with a r…  a workload with a…       -   1,234             490      
             assert!(text.lines().all(|line| line.chars().count() <= TERMINAL_WIDTH), "\n{text}");
         }
         assert_eq!(job_table(&[], width).lines().count(), 1);
-        // In a pipe nothing is cut.
+        // Without a width nothing is shortened, as in a pipe.
         for text in [job_table(&[result.clone()], None), device_table(&[result], None)] {
             assert!(
                 text.contains(&"d".repeat(80)) && text.contains(&"w".repeat(80)) && !text.contains('…'),
