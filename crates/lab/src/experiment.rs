@@ -1,13 +1,13 @@
 //! Experiments: every device of a scenario under every workload with every seed, on several threads.
 //!
-//! Place in the data flow: a [`Scenario`] comes in; each of its cells becomes a [`World`] inside the worker that
-//! runs it; results go out in the order of the cells, with progress on the way.
+//! Place in the data flow: a [`Scenario`] comes in; a worker makes a [`World`] of each of its cells and runs it;
+//! results go out in the order of the cells, and progress is reported meanwhile.
 //!
-//! Invariants: results are a function of the scenario, not of the number of threads or of their timing; a request of the scenario that a
-//! device cannot fulfil is an error before the first world runs; each device is brought into its state once per seed, and every workload
-//! begins on a clone of it.
+//! Invariants: results are a function of the scenario, not of the number of threads or their timing; a workload that does not fit a
+//! device is an error before the first world runs; each device is preconditioned once per seed, and every workload begins on a copy of
+//! it.
 //!
-//! Deliberately absent: clocks, and files of results. The program that shows progress reads the clock.
+//! Deliberately absent: clocks, and result files. The program that shows progress reads the clock.
 
 mod board;
 mod options;
@@ -36,9 +36,9 @@ use std::sync::{Arc, Mutex};
 /// Shortest and longest interval of the series in results.
 const INTERVAL_MIN: Duration = Duration::from_millis(1);
 const INTERVAL_MAX: Duration = Duration::from_secs(1);
-/// The interval for a run of unknown length.
+/// Interval for a run of unknown length.
 const INTERVAL_UNKNOWN: Duration = Duration::from_millis(100);
-/// Intervals that a run is meant to have at least, so that its steadiness can be judged.
+/// Fewest intervals that a run should have, so that its steadiness can be judged.
 const INTERVALS: u64 = 20;
 
 /// A workload that does not fit on a device.
@@ -46,7 +46,7 @@ const INTERVALS: u64 = 20;
 pub enum ExperimentError {
     /// A fio job.
     Fio {
-        /// The device, where there are several.
+        /// Name of the device, if there are several.
         device: Option<String>,
         /// The fault.
         error: FioError,
@@ -55,14 +55,14 @@ pub enum ExperimentError {
     Trace(TraceError),
     /// A trace that cannot be replayed.
     Replay {
-        /// The device, where there are several.
+        /// Name of the device, if there are several.
         device: Option<String>,
         /// The fault.
         error: TraceError,
     },
-    /// A block layer that does not fit before a device.
+    /// A block layer that does not fit a device.
     BlockLayer {
-        /// The device, where there are several.
+        /// Name of the device, if there are several.
         device: Option<String>,
         /// The fault.
         reason: String,
@@ -85,25 +85,25 @@ impl fmt::Display for ExperimentError {
 
 impl std::error::Error for ExperimentError {}
 
-/// Work of a worker on a cell.
+/// Stage of the work on a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It brings the device into its state, for this cell and those that share it.
+    /// The device is preconditioned, for this cell and those that share it.
     Preparing,
-    /// It runs the world.
+    /// The world runs.
     Running,
-    /// The world has come to its end.
+    /// The world has ended.
     Done,
 }
 
-/// How far a cell is. Reports of one cell come from one thread, the one that does the work.
+/// Progress of a cell. Reports of one stage of a cell come from one thread, the one that does the work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Report {
     /// Number of the cell.
     pub cell: usize,
-    /// Present stage.
+    /// Current stage.
     pub stage: Stage,
-    /// Fraction of the stage that is done, 0 to 1, where that is known.
+    /// Fraction of the stage that is done, 0 to 1, if it is known.
     pub fraction: Option<f64>,
 }
 
@@ -112,34 +112,34 @@ pub struct Report {
 pub struct Outcome {
     /// Its measurements.
     pub result: RunResult,
-    /// Requests completed, those of ramps included.
+    /// Number of completed requests, those of ramps included.
     pub requests: u64,
-    /// Requests that the device answered with an error.
+    /// Number of requests that the device answered with an error.
     pub errors: u64,
-    /// The first of these errors.
+    /// First of these errors.
     pub first_error: Option<String>,
-    /// The logs that jobs asked for.
+    /// Logs that the jobs asked for.
     pub logs: Vec<IoLog>,
-    /// The run was stopped before its end: it measured less than was asked for.
+    /// Whether the run was stopped before its end, and measured less than was asked for.
     pub stopped: bool,
 }
 
-/// Findings that are wanted about the requests of a cell.
+/// Tracers that follow the requests of a cell.
 #[derive(Debug, Default)]
 pub struct Wanted {
-    /// Writes them for Perfetto.
+    /// Writes the requests for Perfetto.
     pub perfetto: Option<Perfetto>,
-    /// Sums up where their time went.
+    /// Sums up where the time of the requests went.
     pub ledger: Option<Ledger>,
 }
 
-/// Outcome of a cell, if it has one.
+/// Outcome of a cell and findings of its tracers, if it has any.
 pub type Slotted = Option<(Outcome, Option<Findings>)>;
 
 /// Place of a worker's result.
 type Slot = Mutex<Slotted>;
 
-/// A scenario whose workloads were read and found to fit on its devices.
+/// A scenario whose workloads were read and fit its devices.
 #[derive(Debug)]
 pub struct Experiment {
     scenario: Scenario,
@@ -157,7 +157,7 @@ enum Plan {
     Trace { trace: Arc<Trace>, config: ReplayConfig, capacity_blocks: u64 },
 }
 
-/// How long a run is meant to be.
+/// Planned length of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Extent {
     time: Option<Duration>,
@@ -165,7 +165,7 @@ struct Extent {
 }
 
 impl Extent {
-    /// The fraction done, if either limit is known.
+    /// Fraction that is done, if a limit is known.
     fn fraction(self, progress: Progress) -> Option<f64> {
         let time = self.time.map(|time| progress.now.as_nanos() as f64 / time.as_nanos().max(1) as f64);
         let requests = self.requests.map(|requests| progress.requests as f64 / requests.max(1) as f64);
@@ -178,7 +178,7 @@ impl Experiment {
     /// Reads the traces of `scenario` and fits each workload to each device.
     ///
     /// # Errors
-    /// The first workload or block layer that does not fit on a device, or the first trace that cannot be read.
+    /// The first workload or block layer that does not fit a device, or the first trace that cannot be read.
     pub fn new(scenario: Scenario) -> Result<Self, ExperimentError> {
         let mut warnings = Vec::new();
         let state = &scenario.precondition;
@@ -200,7 +200,7 @@ impl Experiment {
         Ok(Self { scenario, cells, plans, warnings, keeps_courses: false })
     }
 
-    /// Lets every run keep its course in [`RunResult::course`]; nothing else in the results changes by it.
+    /// Lets every run keep its course in [`RunResult::course`]; nothing else in the results changes.
     pub fn keep_courses(&mut self) {
         self.keeps_courses = true;
     }
@@ -215,12 +215,12 @@ impl Experiment {
         &self.cells
     }
 
-    /// Warnings for the author of the scenario, a line each.
+    /// Warnings for the author of the scenario, one line each.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Device, workload and seed of a cell, for people.
+    /// Device, workload and seed of a cell, for people to read.
     pub fn cell_name(&self, cell: usize) -> String {
         let Run { device, workload, seed } = self.cells[cell];
         let (device, workload) =
@@ -231,8 +231,8 @@ impl Experiment {
         }
     }
 
-    /// Runs all cells on `threads` threads, and gives their outcomes in order; `None` if `cancel` was set before the last one
-    /// had begun to be measured.
+    /// Runs all cells on `threads` threads and returns their outcomes in order; `None` if `cancel` was set before every cell
+    /// had begun to run.
     pub fn run(
         &self,
         threads: usize,
@@ -243,8 +243,8 @@ impl Experiment {
         outcomes.into_iter().map(|outcome| Some(outcome?.0)).collect()
     }
 
-    /// As [`Self::run`], and follows the requests of each cell as `wanted` says of it. A cell of which nothing was measured
-    /// when `cancel` was set is `None`.
+    /// As [`Self::run`], and follows the requests of each cell with the tracers that `wanted` returns for it. A cell that had
+    /// not begun to run when `cancel` was set is `None`.
     pub fn run_traced(
         &self,
         threads: usize,
@@ -262,7 +262,7 @@ impl Experiment {
         outcomes.into_iter().map(|slot| slot.into_inner().expect("no worker panicked")).collect()
     }
 
-    /// The work of one thread.
+    /// Work of one thread.
     fn work(
         &self,
         board: &Board,
@@ -293,7 +293,7 @@ impl Experiment {
         }
     }
 
-    /// The device of a cell in the state in which its workload begins; `None` if cancelled.
+    /// Returns the preconditioned device on which the workload of a cell begins; `None` if cancelled.
     fn prepare(
         &self,
         cell: usize,
@@ -311,7 +311,7 @@ impl Experiment {
         (finished && !cancel.load(Ordering::Relaxed)).then(|| Box::new(device))
     }
 
-    /// Whether devices store contents: if the scenario says so, or if a job reads back what it wrote.
+    /// Whether devices store contents: if the scenario says so, or if a job verifies what it wrote.
     fn tracks_contents(&self) -> bool {
         let verifies = |plan: &Plan| match plan {
             Plan::Fio(specs) => specs.iter().any(|spec| spec.verify == Some(Verify::Compare)),
@@ -403,7 +403,7 @@ fn plan(
     }
 }
 
-/// Why contents of this job cannot be compared: a device knows what a mapping unit holds, and of parts of one nothing.
+/// Reason why contents of this job cannot be compared, if any: a device knows the content of whole mapping units only.
 fn unverifiable(spec: &JobSpec, device: &DeviceConfig) -> Option<Fault> {
     let unit = Geometry::new(device).lbas_per_unit;
     let sizes = &spec.sizes[Direction::Write as usize];
@@ -425,7 +425,7 @@ fn unverifiable(spec: &JobSpec, device: &DeviceConfig) -> Option<Fault> {
 }
 
 impl Plan {
-    /// The jobs of a world with this seed.
+    /// Jobs of a world with this seed.
     fn jobs(&self, seed: u64) -> Vec<JobSetup> {
         match self {
             Self::Fio(specs) => {
@@ -452,7 +452,7 @@ impl Plan {
         }
     }
 
-    /// How long a run is meant to be.
+    /// Planned length of a run.
     fn extent(&self) -> Extent {
         match self {
             Self::Fio(specs) => {
@@ -461,7 +461,7 @@ impl Plan {
                 let time = |group| {
                     let jobs = specs.iter().filter(|spec| spec.stonewall_group == group);
                     let times = jobs.map(|spec| Some(spec.start_delay.1 + spec.ramp + spec.limits.runtime?));
-                    // A missing time is the least of all options, and makes the whole unknown.
+                    // A job without a time makes the whole unknown.
                     let times: Option<Vec<_>> = times.collect();
                     times.map(|times| times.into_iter().max().unwrap_or(Duration::ZERO))
                 };
@@ -486,7 +486,7 @@ impl Plan {
         }
     }
 
-    /// The interval of the series: short enough that a run of the planned length can be judged.
+    /// Interval of the series: so short that the steadiness of a run of the planned length can be judged.
     fn interval(&self) -> Duration {
         let shortest = match self {
             Self::Fio(specs) => specs.iter().filter_map(|spec| spec.limits.runtime).min(),
@@ -496,7 +496,7 @@ impl Plan {
     }
 }
 
-/// Requests that a job makes if no clock ends it before; flushes are left out.
+/// Number of requests that a job makes unless a time limit ends it earlier, without flushes.
 fn planned_requests(spec: &JobSpec) -> Option<u64> {
     let used = spec.sizes.iter().map(mean_blocks).fold(0.0, f64::max);
     let by_size = spec.limits.blocks.map(|blocks| (blocks as f64 / used.max(1.0)) as u64);
@@ -513,8 +513,8 @@ fn mean_blocks(sizes: &Sizes) -> f64 {
     }
 }
 
-/// Which entry of the report each job goes into, and the name of that entry. Names differ, since tables and
-/// comparisons find jobs by name: clones that are reported one by one are numbered, and so are namesakes.
+/// Number and name of the report's entry for each job. Names differ, because tables and comparisons find jobs by
+/// name: clones that are reported one by one are numbered, and so are jobs of the same name.
 fn reported(specs: &[JobSpec]) -> Vec<(u32, String)> {
     let mut entries: Vec<(Option<u32>, String)> = Vec::new();
     let mut taken: BTreeMap<String, u32> = BTreeMap::new();

@@ -1,12 +1,12 @@
-//! Workloads on files: a device, a file system on it, and several workloads on that, all at once, in virtual time.
+//! Workloads on files: a device, a file system on it, and several workloads on that file system at once, in virtual time.
 //!
-//! Place in the data flow: a [`Setup`] becomes a [`Stack`]; the volume is made and mounted, each workload makes its files,
-//! then all of them run side by side; [`run`] gives what each of them and the device did.
+//! Place in the data flow: a [`Setup`] becomes a [`Stack`]; the volume is made and mounted, each workload creates its files,
+//! then all of them run side by side; [`run`] returns the results of each of them and of the device.
 //!
-//! Invariants: a result is a function of the setup. Workloads begin to run together, when the files of all are there and
+//! Invariants: a result is a function of the setup. Workloads start together, when the files of all of them exist and are
 //! durable; the counters of device and vfs are those of the measured time, which is the same for all.
 //!
-//! Deliberately absent: several devices or volumes in one stack, and unmounting: what a run leaves behind is dropped.
+//! Deliberately absent: several devices or volumes in one stack, and unmounting: the stack is dropped after a run.
 
 use flashweir_core::executor::Handle;
 use flashweir_core::metrics::{self, Metric};
@@ -37,9 +37,9 @@ use std::rc::Rc;
 /// Configuration of a run.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// The device, which is empty at first.
+    /// The device, which begins empty.
     pub device: DeviceConfig,
-    /// Treatment of syncs.
+    /// How syncs flush the device.
     pub flush: FlushMode,
     /// The file system.
     pub mode: Mode,
@@ -53,11 +53,11 @@ pub struct Setup {
     pub seed: u64,
     /// Length of an interval of the series.
     pub interval: Duration,
-    /// Time at the start that does not count.
+    /// Time at the start that is not measured.
     pub ramp: Duration,
-    /// Measured time, in place of what the workloads say of themselves.
+    /// Measured time, which replaces the workloads' own.
     pub runtime: Option<Duration>,
-    /// filebench's files are all opened past the page cache.
+    /// Whether filebench opens all files with direct I/O, past the page cache.
     pub is_direct: bool,
 }
 
@@ -68,8 +68,8 @@ pub enum Work {
     Fio(Vec<FileJob>),
     /// A model of filebench.
     Filebench(Model),
-    /// A TPC-C-like mix, its database in a directory of the workload's name. Name, seed, intervals, ramp and time come from
-    /// the setup.
+    /// A TPC-C-like mix, with its database in a directory of the workload's name. Name, seed, interval, ramp and time come
+    /// from the setup.
     Tpcc(TpccOptions),
     /// A LinkBench-like mix; likewise.
     LinkBench(LinkBenchOptions),
@@ -83,34 +83,34 @@ pub enum Work {
 pub struct FilesResult {
     /// Name of the device.
     pub device: String,
-    /// Treatment of syncs: FLUSH, RFLUSH or NOFLUSH.
+    /// How syncs flushed the device: FLUSH, RFLUSH or NOFLUSH.
     pub flush: String,
-    /// How ext4 was mounted; without it the file system was F2FS.
+    /// Mount options of ext4; `None` if the file system was F2FS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ext4: Option<Ext4Options>,
-    /// How F2FS kept its order, where it ran behind a block layer.
+    /// Commit mode of F2FS, if it ran on a block layer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub f2fs: Option<CommitMode>,
     /// Seed of all randomness.
     pub seed: u64,
-    /// Virtual time at which the files were there.
+    /// Virtual time at which the files were ready.
     pub prepared_ns: u64,
-    /// Measured time of the counters.
+    /// Length of the measured time.
     pub measured_ns: u64,
-    /// CPUs of the host; without a limit of them none.
+    /// Number of CPUs of the host; `None` if there is no limit.
     pub cpus: Option<NonZeroU32>,
-    /// Each workload, fio's jobs one by one.
+    /// Result of each workload, with fio's jobs one by one.
     pub workloads: Vec<WorkloadResult>,
     /// Totals of the device in the measured time.
     pub totals: DeviceTotals,
     /// Counters of device, vfs and file system in the measured time, by name.
     pub metrics: BTreeMap<String, u64>,
-    /// Hash of everything that the device did.
+    /// Hash of all that the device did.
     pub trace_hash: TraceHash,
 }
 
 impl FilesResult {
-    /// CPUs of the host that were at work, in the mean of the measured time.
+    /// Mean number of busy CPUs of the host in the measured time.
     pub fn cpus_busy(&self) -> f64 {
         self.metrics["vfs.cpu_busy_ns"] as f64 / self.measured_ns.max(1) as f64
     }
@@ -141,7 +141,7 @@ pub enum FilesError {
     },
     /// The files cannot be made durable.
     Sync(Errno),
-    /// Everything waits for something that never comes: a bug of ours.
+    /// All tasks wait for something that never happens: a bug of ours.
     Stuck,
 }
 
@@ -167,11 +167,11 @@ impl From<VolumeError> for FilesError {
     }
 }
 
-/// Moments between two reports of progress.
+/// Turns of the stack between two reports of progress.
 const MOMENTS: u32 = 1 << 14;
 
-/// Runs a setup. `progress` is told the fraction that is done, once it is known, and says whether to go on; if it does not,
-/// there is no result.
+/// Runs a setup. `progress` gets the fraction that is done, once it is known, and returns whether to continue; if it returns
+/// false, there is no result.
 ///
 /// # Errors
 /// See [`FilesError`].
@@ -213,7 +213,7 @@ pub fn run(
     for result in &running {
         workloads.extend(result.take().ok_or(FilesError::Stuck)??);
     }
-    // Workloads that ended before their time leave the clock where it is.
+    // If the workloads ended early, the counters are those of now.
     let now = Counters::now(&stack.port(), &vfs, stack.now());
     let later = later.and_then(|later| later.take()).unwrap_or_else(|| now.clone());
     let earlier = earlier.take().unwrap_or_else(|| later.clone());
@@ -235,7 +235,7 @@ pub fn run(
     }))
 }
 
-/// Lets some things happen, until it is done at the latest.
+/// Takes some turns of the stack, until `is_done` at the latest.
 fn go_on(stack: &mut Stack, is_done: impl Fn() -> bool) -> Result<(), FilesError> {
     for _ in 0..MOMENTS {
         if is_done() {
@@ -266,7 +266,7 @@ impl Counters {
         Self::now(&port, &vfs, at)
     }
 
-    /// Those of now, which is `at`.
+    /// Counters of now, which is `at`.
     pub fn now(port: &Port, vfs: &Vfs<AnyFs>, at: Instant) -> Self {
         let (device, nand) = port.with_device(|device| (*device.metrics(), *device.nand_metrics()));
         let fs = (vfs.fs().name(), vfs.fs().metrics());
@@ -289,7 +289,7 @@ impl Counters {
     }
 }
 
-/// A workload whose files exist.
+/// A workload whose files are ready.
 enum Ready {
     Fio(Vec<FileJob>),
     Filebench(String, Filebench<AnyFs>),
@@ -298,7 +298,7 @@ enum Ready {
     Insert(String, Insert<AnyFs>),
 }
 
-/// Makes and mounts the volume, and makes the files of all workloads.
+/// Makes and mounts the volume, and creates the files of all workloads.
 async fn prepare(setup: Setup, port: Port, handle: Handle) -> Result<(Vfs<AnyFs>, Vec<Ready>), FilesError> {
     let fs = make(port, setup.flush, &setup.mode).await?;
     let vfs = Vfs::mount(fs, handle.clone(), setup.mount).map_err(FilesError::Mount)?;
@@ -367,7 +367,7 @@ async fn prepare(setup: Setup, port: Port, handle: Handle) -> Result<(Vfs<AnyFs>
     Ok((vfs, ready))
 }
 
-/// A directory for a database.
+/// Creates a directory for a database.
 async fn make_dir(process: &Process<AnyFs>, name: &str) -> Result<String, OltpError> {
     let dir = format!("/{name}");
     let made = process.mkdir(&dir, 0o755).await;
@@ -494,8 +494,8 @@ mod tests {
         assert!(flushes[2] < flushes[0], "flushes for each commit: {flushes:?}");
     }
 
-    /// F2FS behind the same block layer. In dual mode its fsyncs wait for less, and more is done by range flushes. By FLUSH less is done: a
-    /// caller that comes during a shared flush waits for the next one, where legacy mode sends one for each.
+    /// F2FS on the same block layer. In dual mode its fsyncs wait for less, so that workloads do more with range flushes. With FLUSH
+    /// they do less: a caller that comes during a shared flush waits for the next one, while legacy mode sends one for each caller.
     #[test]
     fn the_same_workloads_run_on_f2fs_by_waiting_and_by_order() {
         for flush in [FlushMode::Flush, FlushMode::RangeFlush] {
@@ -529,7 +529,7 @@ mod tests {
         );
     }
 
-    /// The pairs of the RFLUSH paper's figure 4, all three at once and small.
+    /// The workloads of the RFLUSH paper's figure 4, all three at once and small.
     #[test]
     fn mixes_of_transactions_run_beside_a_file_server() {
         let db = flashweir_db::Config {

@@ -1,12 +1,12 @@
 //! Import of MQSim's XML files: a device configuration from its `ssdconfig.xml`, and fio jobs or replays
-//! from its workload file, so that a study made with MQSim can go on here.
+//! from its workload file, so that a study made with MQSim can continue here.
 //!
-//! Every key of the file ends in one of three ways: it is taken over; it is not modelled, which a warning
-//! says with key, value and reason; or its value has no counterpart, which is an error that names the key,
-//! the value, what was expected and the line. The conversion of times uses MQSim's own constants for
-//! NV-DDR2 and PCIe, so that the answers at queue depth 1 are MQSim's.
+//! Every known key is treated in one of three ways: it is imported; it is not modelled, and a warning names key,
+//! value and reason, unless the value changes nothing here; or its value has no counterpart, and an error names
+//! key, value, what was expected and the line. The conversion of times uses MQSim's own constants for NV-DDR2 and
+//! PCIe, so that latencies at queue depth 1 are MQSim's.
 //!
-//! Deliberately absent: MQSim's address generator (the requests are alike in distribution, not in sequence),
+//! Deliberately absent: MQSim's address generator (requests have the same distribution, not the same sequence),
 //! its cached map, and flows confined to some of the planes.
 
 use flashweir_core::units::LBA_BYTES;
@@ -21,38 +21,38 @@ use flashweir_sim::precondition::{Mode, Pattern, Precondition};
 use flashweir_workload::spelling::nearest;
 use std::fmt::Write as _;
 
-/// Mode of caching of MQSim's `Device_Level_Data_Caching_Mode`. It is in the workload file, and changes the device.
+/// MQSim's `Device_Level_Data_Caching_Mode`, which is in the workload file and changes the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Caching {
     /// Writes complete when they are on the medium.
     #[default]
     Off,
-    /// Writes complete in DRAM and go to the medium at once (MQSim's cache keeps only what is rewritten).
+    /// Writes complete in DRAM and go to the medium at once (MQSim's cache keeps only data that are rewritten).
     Write,
 }
 
 /// The workloads of an MQSim workload file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImportedWorkload {
-    /// Scenarios that MQSim would run one after the other.
+    /// Scenarios, which MQSim would run one after the other.
     pub scenarios: Vec<ImportedScenario>,
-    /// The device to import for it, see [`import_device_with`].
+    /// Caching with which to import the device, see [`import_device_with`].
     pub caching: Caching,
 }
 
-/// One `IO_Scenario`: its flows run at the same time.
+/// One `IO_Scenario`, whose flows run at the same time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImportedScenario {
     /// A fio job file with one job for each synthetic flow, if there are any.
     pub fio: Option<String>,
-    /// The traces to replay.
+    /// Traces to replay.
     pub replays: Vec<ImportedReplay>,
-    /// The state of MQSim's device when the flows begin.
+    /// State of MQSim's device when the flows begin.
     pub precondition: Precondition,
 }
 
 impl ImportedScenario {
-    /// The options of `weir fio` and `weir replay` for the state of the device.
+    /// Options of `weir fio` and `weir replay` for the state of the device.
     pub fn state(&self) -> String {
         state_options(&self.precondition)
     }
@@ -89,13 +89,13 @@ fn state_options(state: &Precondition) -> String {
 /// A flow that replays a trace in MQSim's format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImportedReplay {
-    /// The file, as the XML names it.
+    /// Path of the trace, as in the XML.
     pub file: String,
-    /// How often the whole trace is replayed.
+    /// Number of times that the whole trace is replayed.
     pub repeat: u32,
 }
 
-/// Imports a device with its cache off.
+/// Imports a device with its write cache off.
 ///
 /// # Errors
 /// The first key that is missing or whose value has no counterpart.
@@ -103,7 +103,7 @@ pub fn import_device(xml: &str) -> Result<(DeviceConfig, Vec<String>), String> {
     import_device_with(xml, Caching::Off)
 }
 
-/// Imports a device as a workload with this caching sees it. The strings are warnings.
+/// Imports a device for a workload with this caching. The strings are warnings.
 ///
 /// # Errors
 /// The first key that is missing or whose value has no counterpart.
@@ -116,7 +116,7 @@ pub fn import_device_with(xml: &str, caching: Caching) -> Result<(DeviceConfig, 
     let mut device = Keys::of(device_node, &["Flash_Parameter_Set"])?;
     let mut flash = Keys::of(child(device_node, "Flash_Parameter_Set")?, &[])?;
     check_kind(&mut device)?;
-    // It is the workload's: see [`is_preconditioned`].
+    // It concerns the workload: see [`is_preconditioned`].
     device.flag("Enabled_Preconditioning")?;
     let geometry = geometry(&mut device, &mut flash)?;
     let config = DeviceConfig {
@@ -139,7 +139,7 @@ pub fn import_device_with(xml: &str, caching: Caching) -> Result<(DeviceConfig, 
     Ok((config, warnings))
 }
 
-/// Whether MQSim brings the device of this file into a steady state before the flows begin.
+/// Whether MQSim preconditions the device of this file to a steady state before the flows begin.
 ///
 /// # Errors
 /// The key is missing, or neither true nor false.
@@ -149,7 +149,7 @@ pub fn is_preconditioned(xml: &str) -> Result<bool, String> {
     Keys::of(device, &["Flash_Parameter_Set"])?.flag("Enabled_Preconditioning")
 }
 
-/// Keys that are not modelled: name, the value that means what happens here anyway (no warning then), reason.
+/// A key that is not modelled: its name, the value that asks for what happens here anyway (then there is no warning), the reason.
 type Ignored = (&'static str, &'static str, &'static str);
 
 const HOST_IGNORED: [Ignored; 3] = [
@@ -190,7 +190,7 @@ const FLOW_IGNORED: [Ignored; 2] = [
     ("Seed", "", "randomness comes from the seed of the run"),
 ];
 
-/// The kinds of device that have a counterpart.
+/// Checks that the device is of a kind that has a counterpart.
 fn check_kind(device: &mut Keys<'_>) -> Result<(), String> {
     device.one_of("Memory_Type", &["FLASH"])?;
     device.one_of("HostInterface_Type", &["NVME"])?;
@@ -214,18 +214,18 @@ fn geometry(device: &mut Keys<'_>, flash: &mut Keys<'_>) -> Result<GeometryConfi
     })
 }
 
-/// Times of the medium, with what MQSim's NV-DDR2 channel adds to them (ns): 290 = tCS + 6 tWC + tWB + tRR
+/// Times of the medium, with the times that MQSim's NV-DDR2 channel adds (ns): 290 = tCS + 6 tWC + tWB + tRR
 /// for a read, 361 = tCS + 6 tWC + tADL + tWPST + tWPSTH + tWB for a program, 220 = tCS + 4 tWC + tWB for
 /// an erase.
 fn timing(device: &mut Keys<'_>, flash: &mut Keys<'_>) -> Result<TimingConfig, String> {
-    /// Time from the end of a read in the array until ready/busy shows it.
+    /// Time from the end of an array read until ready/busy shows it.
     const READY_NS: u64 = 20;
     let cell = match flash.one_of("Flash_Technology", &["SLC", "MLC", "TLC"])? {
         "SLC" => Cell::Slc,
         "MLC" => Cell::Mlc,
         _ => Cell::Tlc,
     };
-    // MQSim counts floor(1000 / rate) ns for each byte of the width.
+    // MQSim charges floor(1000 / rate) ns for each beat of the channel.
     let rate = device.whole("Channel_Transfer_Rate", 1, 1000)?;
     let width = device.whole("Flash_Channel_Width", 1, 8)?;
     let ns_per_beat = u64::from(1000 / rate);
@@ -264,8 +264,8 @@ fn ftl(
     geometry: &GeometryConfig,
     warnings: &mut Vec<String>,
 ) -> Result<FtlConfig, String> {
-    /// MQSim runs at most this many garbage collections in a plane, starts GC at the latest when this many blocks are free, and stops user
-    /// writes to a plane with fewer free blocks.
+    /// MQSim's GC works on at most this many victims of a plane at once and starts at the latest when this many blocks are free; with
+    /// fewer free blocks in a plane, user writes to it stop.
     const HOLD_BLOCKS: u32 = 10;
     let scheme = device.text("Plane_Allocation_Scheme")?;
     let striping: Striping =
@@ -309,7 +309,7 @@ fn ftl(
     })
 }
 
-/// In MQSim's write cache at most one page for each plane waits for the medium; further writes wait outside.
+/// In MQSim's write cache at most one page for each plane waits for the medium; further writes wait outside the cache.
 fn buffer(
     device: &mut Keys<'_>,
     geometry: &GeometryConfig,
@@ -346,10 +346,9 @@ fn buffer(
     })
 }
 
-/// The link, in MQSim's terms: packets of at most 128 bytes with 28 bytes around each of them, and messages
-/// of 2 (doorbell), 72 (command) and 16 bytes (completion) in a packet each; a fetch request has 32 bytes
-/// in all. A command costs the doorbell of the last completion, its own doorbell, the fetch request, and
-/// itself.
+/// The link, as MQSim has it: packets with a payload of at most 128 bytes and 28 bytes around it, and messages of 2
+/// (doorbell), 72 (command) and 16 bytes (completion) in a packet each; a fetch request has 32 bytes in all. A
+/// command costs the doorbell of the last completion, its own doorbell, the fetch request, and the command itself.
 fn link(host: &mut Keys<'_>, device: &mut Keys<'_>) -> Result<LinkConfig, String> {
     let lane_bytes_per_ns = host.real("PCIe_Lane_Bandwidth", 0.001, 1000.0)?;
     let lanes = host.whole("PCIe_Lane_Count", 1, 64)?;
@@ -453,27 +452,27 @@ fn replay(keys: &mut Keys<'_>, warnings: &mut Vec<String>) -> Result<ImportedRep
     Ok(ImportedReplay { file, repeat })
 }
 
-/// The state of MQSim's device before the flows of a scenario, in parts of the capacity.
+/// State of MQSim's device before the flows of a scenario, in fractions of the capacity.
 #[derive(Debug)]
 struct State {
     preconditioned: bool,
     flows: usize,
-    /// Fraction of the device that has to be written beforehand, from the beginning on.
+    /// Fraction of the device that has to be written beforehand, from its beginning.
     fill: f64,
-    /// A flow writes, and not only in order.
+    /// Whether a flow writes.
     writes: bool,
     writes_at_random: bool,
 }
 
 impl State {
-    /// Overwrites, in multiples of the filled part, until the device's GC is in a steady state.
+    /// Overwrites, in multiples of the filled part, that bring the device's GC to a steady state.
     const OVERWRITE: f64 = 2.0;
 
     fn new(preconditioned: bool, flows: usize) -> Self {
         Self { preconditioned, flows, fill: 0.0, writes: false, writes_at_random: false }
     }
 
-    /// Takes a flow into account, which has one of so many equal parts of the addresses.
+    /// Takes a flow into account, which has one of `flows` equal parts of the addresses.
     fn add(&mut self, index: usize, keys: &mut Keys<'_>, warnings: &mut Vec<String>) -> Result<(), String> {
         let occupied = keys.whole("Initial_Occupancy_Percentage", 0, 100)?;
         let (reads, part, random) = match keys.peek("Read_Percentage") {
@@ -481,7 +480,7 @@ impl State {
                 let part = keys.peek("Working_Set_Percentage").and_then(|part| part.parse().ok());
                 (reads != "0", part.unwrap_or(100), keys.peek("Address_Distribution") != Some("STREAMING"))
             }
-            // A trace reads and writes where it likes.
+            // A trace may read and write anywhere.
             None => (true, 100, true),
         };
         let writes = keys.peek("Read_Percentage") != Some("100");
@@ -494,7 +493,7 @@ impl State {
         }
         let filled = match (self.preconditioned, reads) {
             (true, _) => occupied,
-            // MQSim gives a page that was never written a place when it is first read.
+            // MQSim maps a page that was never written when it is first read.
             (false, true) => part,
             (false, false) => return Ok(()),
         };
@@ -509,12 +508,12 @@ impl State {
         let mode = if self.fill > 0.0 { Mode::Instant } else { Mode::None };
         let overwrite = if self.preconditioned && self.writes { Self::OVERWRITE } else { 0.0 };
         let pattern = if self.writes_at_random { Pattern::Random } else { Pattern::Sequential };
-        // As the command line shows it.
+        // With the precision of the command line.
         Precondition { mode, fill: (self.fill * 1e4).round() / 1e4, overwrite, pattern }
     }
 }
 
-/// The part of a device that one flow has.
+/// The part of a device that belongs to one flow.
 #[derive(Debug)]
 struct Share<'a> {
     device: &'a DeviceConfig,
@@ -522,7 +521,7 @@ struct Share<'a> {
 }
 
 impl Share<'_> {
-    /// A flow here always uses the whole device.
+    /// Warns if a flow is confined to some of the planes: here it always uses all.
     fn check_planes(&self, keys: &mut Keys<'_>, warnings: &mut Vec<String>) -> Result<(), String> {
         let g = &self.device.geometry;
         for (key, count) in [
@@ -585,7 +584,7 @@ impl Share<'_> {
     }
 }
 
-/// The options for read share and addresses.
+/// Options of the read share and the addresses.
 fn directions(keys: &mut Keys<'_>) -> Result<String, String> {
     let reads = keys.whole("Read_Percentage", 0, 100)?;
     let hot = keys.whole("Percentage_of_Hot_Region", 0, 100)?;
@@ -607,7 +606,7 @@ fn directions(keys: &mut Keys<'_>) -> Result<String, String> {
     Ok(options)
 }
 
-/// The options for how requests follow one another.
+/// Options of the pace of requests.
 fn pace(keys: &mut Keys<'_>, warnings: &mut Vec<String>) -> Result<String, String> {
     let generator = keys.one_of("Synthetic_Generator_Type", &["QUEUE_DEPTH", "BANDWIDTH"])?;
     let depth = keys.whole("Average_No_of_Reqs_in_Queue", 0, 65_535)?;
@@ -633,7 +632,7 @@ struct Keys<'a> {
     section: &'a str,
     line: u32,
     values: Vec<Value<'a>>,
-    /// Names that were asked for, for suggestions.
+    /// Names that were looked up, for suggestions.
     asked: Vec<String>,
 }
 
@@ -677,7 +676,7 @@ impl<'a> Keys<'a> {
         self.values.retain(|value| value.key != key);
     }
 
-    /// The value of a key that is not taken out yet.
+    /// Value of a key, which is not taken out.
     fn peek(&self, key: &str) -> Option<&'a str> {
         self.values.iter().find(|value| value.key == key).map(|value| value.value)
     }
@@ -721,7 +720,7 @@ impl<'a> Keys<'a> {
         number.ok_or_else(|| value.wrong(&format!("a number from {low} to {high}")))
     }
 
-    /// Keys that are left were not used: they are known and not modelled, or mistakes.
+    /// Treats the keys that are left: they are known and not modelled, or mistakes.
     fn finish(self, ignored: &[Ignored], warnings: &mut Vec<String>) -> Result<(), String> {
         for value in &self.values {
             let Some((key, silent, reason)) = ignored.iter().find(|(key, ..)| *key == value.key) else {

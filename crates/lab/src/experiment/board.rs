@@ -1,10 +1,10 @@
-//! Assignment of work: the cells that wait, and the devices that are ready for them.
+//! Assignment of work: the waiting cells, and the devices that are ready for them.
 //!
-//! Cells of one device and seed are a group, which shares the work of bringing the device into its state. A
-//! worker takes a cell whose device is ready; if there is none it makes the next device ready; if all are in preparation it waits. So few
-//! devices are in memory at once: each leaves with its last cell.
+//! Cells of one device and seed are a group, for which the device is preconditioned once. A worker takes a cell whose
+//! device is ready; if there is none, it prepares the next device; if all devices are in preparation, it waits. So few
+//! devices are in memory at once: each is handed to its last cell.
 //!
-//! Invariant: which worker takes what depends on timing, what a cell begins with does not.
+//! Invariant: which worker takes a task depends on timing; the state in which a cell begins does not.
 
 use crate::scenario::Run;
 use flashweir_device::Device;
@@ -14,7 +14,7 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 /// Task of a worker.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// Bring the device of a group into its state, as this cell wants it.
+    /// Precondition the device of a group, as this cell wants it.
     Prepare {
         /// The group.
         group: usize,
@@ -25,7 +25,7 @@ pub(super) enum Task {
     Run {
         /// The cell.
         cell: usize,
-        /// Initial device.
+        /// Device on which it begins.
         device: Box<Device>,
     },
 }
@@ -40,15 +40,15 @@ struct Group {
 #[derive(Debug, Default)]
 struct Groups {
     all: Vec<Group>,
-    /// Groups from here on are untouched.
+    /// Number of the first group that no worker has taken yet.
     untouched: usize,
-    /// Groups that have a device and cells.
+    /// Groups with a ready device and waiting cells.
     ready: BTreeSet<usize>,
-    /// How many groups will be ready soon.
+    /// Number of groups whose device is in preparation.
     preparing: usize,
 }
 
-/// The cells that wait.
+/// The waiting cells.
 #[derive(Debug)]
 pub(super) struct Board {
     groups: Mutex<Groups>,
@@ -56,7 +56,7 @@ pub(super) struct Board {
 }
 
 impl Board {
-    /// All cells wait.
+    /// Makes a board on which all cells wait.
     pub(super) fn new(cells: &[Run]) -> Self {
         let mut numbers: BTreeMap<(usize, u64), usize> = BTreeMap::new();
         let mut groups = Groups::default();
@@ -74,7 +74,7 @@ impl Board {
         self.groups.lock().expect("nothing panics while it holds the board")
     }
 
-    /// The next task; `None` when there is nothing left for this worker.
+    /// Takes the next task, and waits for one if need be; `None` if nothing is left for this worker.
     pub(super) fn take(&self) -> Option<Task> {
         let mut groups = self.lock();
         loop {
@@ -94,14 +94,14 @@ impl Board {
         }
     }
 
-    /// Promises the device of a group that [`Task::Prepare`] named.
+    /// Promises the device of a group of a [`Task::Prepare`].
     pub(super) fn preparing(&self, group: usize) -> Preparing<'_> {
         Preparing { board: self, group, device: None }
     }
 }
 
 impl Groups {
-    /// A cell whose device is ready.
+    /// Takes a cell whose device is ready.
     fn take_ready(&mut self) -> Option<Task> {
         let number = *self.ready.first()?;
         let group = &mut self.all[number];
@@ -116,7 +116,7 @@ impl Groups {
     }
 }
 
-/// A device that is promised. Dropped without one, as by a panic, its group is over, so that no worker waits for it.
+/// A promise of a device. If it is dropped unkept, as by a panic, its group is given up, so that no worker waits for it.
 #[derive(Debug)]
 pub(super) struct Preparing<'a> {
     board: &'a Board,
@@ -125,7 +125,7 @@ pub(super) struct Preparing<'a> {
 }
 
 impl Preparing<'_> {
-    /// Hands the device over; `None` gives the group up.
+    /// Delivers the device; `None` gives the group up.
     pub(super) fn finish(mut self, device: Option<Box<Device>>) {
         self.device = device;
     }

@@ -1,6 +1,6 @@
-//! The options of a job as text, under the names and in the units of fio, for what reads fio's JSON.
+//! Options of a job as text, with the names and units of fio, for readers of fio's JSON.
 //!
-//! A job file may write one thing in many ways; here each has one. Options that have their default are left out
+//! A job file can say one thing in many ways; here there is one. Options with their default value are left out
 //! except for those that readers look for: `rw`, `bs`, `iodepth`, `numjobs` and `size`.
 
 use flashweir_core::Duration;
@@ -12,7 +12,7 @@ use flashweir_workload::fio::{
 use flashweir_workload::trace::{Fit, ReplayConfig, Timing, Trace};
 use std::collections::BTreeMap;
 
-/// The options of a fio job.
+/// Options of a fio job.
 pub(super) fn options(spec: &JobSpec) -> BTreeMap<String, String> {
     let mut options = BTreeMap::new();
     let mut set = |name: &str, value: String| {
@@ -91,7 +91,7 @@ fn logs(log: &LogSpec, set: &mut impl FnMut(&str, String)) {
     }
 }
 
-/// How a trace is replayed.
+/// Options of a replay of a trace.
 pub(super) fn replay_options(trace: &Trace, config: &ReplayConfig) -> BTreeMap<String, String> {
     let mut options = BTreeMap::new();
     let mut set = |name: &str, value: String| {
@@ -141,7 +141,7 @@ fn access(spec: &JobSpec) -> String {
     }
 }
 
-/// Directions that the job uses.
+/// Numbers of the directions that the job uses.
 fn used(spec: &JobSpec) -> impl Iterator<Item = usize> + '_ {
     Direction::ALL
         .into_iter()
@@ -149,7 +149,7 @@ fn used(spec: &JobSpec) -> impl Iterator<Item = usize> + '_ {
         .map(|direction| direction as usize)
 }
 
-/// One value if all directions that occur share it, otherwise one for each, as fio separates them.
+/// One value if all directions in use share it, otherwise one for each, separated as in fio.
 fn triple(spec: &JobSpec, one: impl Fn(usize) -> String) -> String {
     let mut values = used(spec).map(&one);
     let first = values.next().unwrap_or_default();
@@ -180,7 +180,7 @@ fn sizes(spec: &JobSpec) -> (&'static str, String) {
     ("bs", triple(spec, |d| blocks(spec.sizes[d].min_blocks())))
 }
 
-/// Options that say where requests go.
+/// Options of the addresses of requests.
 fn addresses(spec: &JobSpec, set: &mut impl FnMut(&str, String)) {
     let random = matches!(spec.walk, Walk::Random { .. });
     if spec.sequencer == Sequencer::Identical {
@@ -228,7 +228,7 @@ fn law(spec: &JobSpec) -> String {
     }
 }
 
-/// Options that say when the job begins and ends.
+/// Options of the job's begin and end.
 fn ends(spec: &JobSpec, set: &mut impl FnMut(&str, String)) {
     let limits = &spec.limits;
     match limits.blocks {
@@ -252,7 +252,7 @@ fn ends(spec: &JobSpec, set: &mut impl FnMut(&str, String)) {
     }
 }
 
-/// Options that hold requests back.
+/// Options that delay requests.
 fn pace(spec: &JobSpec, set: &mut impl FnMut(&str, String)) {
     if used(spec).any(|d| spec.rate[d] != Rate::Unlimited) {
         let one = |d: usize| match spec.rate[d] {
@@ -285,7 +285,7 @@ fn size(bytes: u64) -> String {
     unit.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
 }
 
-/// A time with its unit, rounded up to microseconds, which are the finest that fio knows.
+/// A time with its unit, rounded up to microseconds, the finest unit of fio.
 fn time(time: Duration) -> String {
     let us = time.as_nanos().div_ceil(1_000);
     match us {

@@ -91,7 +91,7 @@ fn cancelling_ends_the_run_without_results() {
         }
     };
     let outcomes = experiment.run_traced(2, &cancel, &observe, &|_| Wanted::default());
-    // What was measured until then is there, and says that it is not all.
+    // Cells that had begun have an outcome, which says that it is incomplete.
     let begun: Vec<bool> = outcomes.iter().flatten().map(|(outcome, _)| outcome.stopped).collect();
     assert!(!begun.is_empty() && begun.iter().all(|&stopped| stopped), "{begun:?}");
     let at_once = AtomicBool::new(true);
@@ -133,7 +133,7 @@ fn a_trace_is_read_once_and_replayed_on_each_device() {
     assert_eq!(outcomes[0].result.jobs[0].options["timing"], "original");
 }
 
-/// A device that was aged by writing is quiet when its workload begins, as one that was prepared at once is.
+/// A device that was aged by writing is idle when its workload begins, as after instant preconditioning.
 #[test]
 fn ageing_by_writing_leaves_a_device_that_works() {
     let mut aged = scenario();
@@ -183,7 +183,7 @@ fn options_are_those_of_fio() {
         let options = options::options(&spec);
         let line: Vec<_> = options.iter().map(|(name, value)| format!("{name}={value}")).collect();
         assert_eq!(line.join(" "), expected, "{text}");
-        // Read again, the options mean the same job.
+        // A job file of these options gives the same job.
         let again: String = options.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
         assert_eq!(specs(&format!("[j]\n{again}")).remove(0), spec, "{again}");
     }
@@ -219,7 +219,7 @@ fn the_length_of_a_run_is_known_where_it_can_be() {
     assert_eq!(Plan::Fio(specs("[a]\n")).interval(), INTERVAL_UNKNOWN);
 }
 
-/// A job and a trace, whose requests come next to each other.
+/// A job and a trace, both with requests for adjacent addresses.
 #[test]
 fn jobs_and_traces_run_on_a_block_layer() {
     let path = std::env::temp_dir().join(format!("weir-layer-{}.trace", std::process::id()));

@@ -45,7 +45,7 @@ fn the_write_cache_is_a_buffer_of_one_page_for_each_plane() {
 
 #[test]
 fn every_key_is_accounted_for() {
-    // Removing any one key is an error that names it, or removes its warning, or the key had neither.
+    // Without any one key there is an error that names it, or its warning is gone, or the key had neither.
     let (config, warnings) = import_device(DEVICE).unwrap();
     for (number, line) in DEVICE.lines().enumerate() {
         let Some(key) =
@@ -180,7 +180,7 @@ fn the_state_of_the_device_is_that_of_mqsim() {
     let writes = ("<Read_Percentage>100<", "<Read_Percentage>0<");
     let streams = (">RANDOM_UNIFORM<", ">STREAMING<");
     for (changes, preconditioned, state) in [
-        // Reads find what MQSim places when it is first read.
+        // Reads find the pages that MQSim maps when they are first read.
         (&[][..], false, "--fill 0.5"),
         (&[writes], false, "--precondition none"),
         (&[], true, "--fill 0.75"),

@@ -27,7 +27,7 @@ pub enum Fault {
         /// Message of the parser.
         message: String,
     },
-    /// A file that is named in it, or the file itself, cannot be read.
+    /// The file, or one that it names, cannot be read.
     Read {
         /// The file.
         path: String,
@@ -36,7 +36,7 @@ pub enum Fault {
         /// Message of the system.
         reason: String,
     },
-    /// A key that has no meaning in its place.
+    /// A key is unknown in its place.
     Unknown {
         /// Dotted key, relative to the place.
         key: String,
@@ -47,7 +47,7 @@ pub enum Fault {
         /// The known keys next to it.
         known: Vec<String>,
     },
-    /// A key that must be there.
+    /// A required key is missing.
     Missing {
         /// Dotted key, relative to the place.
         key: String,
@@ -56,7 +56,7 @@ pub enum Fault {
         /// Kind of its value.
         expected: String,
     },
-    /// A value of the wrong type or out of the choice.
+    /// A value has the wrong type or is none of the choices.
     Value {
         /// Dotted key, relative to the place.
         key: String,
@@ -69,7 +69,7 @@ pub enum Fault {
         /// Values that would have been valid.
         expected: String,
     },
-    /// A device preset that does not exist.
+    /// A device preset does not exist.
     Preset {
         /// The name as written.
         name: String,
@@ -78,14 +78,14 @@ pub enum Fault {
         /// The preset that is spelled most like it.
         nearest: Option<String>,
     },
-    /// A `key=value` of the command line that does not fit.
+    /// A `key=value` of the command line does not fit.
     Override {
         /// Text as given.
         text: String,
         /// The reason.
         reason: String,
     },
-    /// All values are of their types, and together they make no sense.
+    /// All values have the right types, and together they make no sense.
     Invalid {
         /// Place.
         place: String,
@@ -136,7 +136,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The suggestion, or `otherwise` without one.
+/// Writes the suggestion, or `otherwise` without one.
 fn hint(f: &mut fmt::Formatter<'_>, nearest: Option<&str>, otherwise: &str) -> fmt::Result {
     match nearest {
         Some(nearest) => write!(f, "; did you mean `{nearest}`? "),

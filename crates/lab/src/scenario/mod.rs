@@ -1,16 +1,16 @@
 //! A scenario: devices × workloads × seeds in one TOML file, with overrides from the command line.
 //!
-//! Place in the data flow: text and overrides in, a [`Scenario`] of checked, typed parts out; the runner
+//! Place in the data flow: text and overrides come in, a [`Scenario`] of checked, typed parts goes out; the runner
 //! makes a world from each [`Run`]. Overrides work on the TOML tree before it is typed, so every key can be
 //! set.
 //!
-//! A device begins as a preset, a device file or nothing; keys written next to that are merged over it,
-//! then those of `set`, then the command line's. All files that a scenario names are relative to it.
+//! A device begins as a preset, a device file or nothing; keys next to it are merged over that, then those of
+//! `set`, then those of the command line. Paths of files in a scenario are relative to it.
 //!
-//! Invariants: every device is valid; names of devices, and of workloads, differ; every fio job file was
-//! parsed for every device; an error names its file, key and place, and what would have been valid.
+//! Invariants: every device is valid; names of devices differ, and so do those of workloads; every fio job file
+//! was parsed for every device; an error names its file, key and place, and what would have been valid.
 //!
-//! Deliberately absent: reading traces, which may be large; the runner does it once for all devices.
+//! Deliberately absent: reading traces, which may be large; the runner reads them once for all devices.
 
 mod error;
 #[cfg(test)]
@@ -39,17 +39,17 @@ use toml::{Table, Value};
 pub struct Scenario {
     /// Name of the scenario, for reports.
     pub name: String,
-    /// The seed of each repetition; not empty, all different.
+    /// Seeds of the repetitions; there is at least one, and all differ.
     pub seeds: Vec<u64>,
     /// Preconditioning of each device before the workload.
     pub precondition: Precondition,
-    /// Whether the device keeps what was written, so that it can be compared.
+    /// Whether devices store what was written, so that it can be compared.
     pub track_contents: bool,
     /// The block layer between jobs and devices, if there is one.
     pub block_layer: Option<HostConfig>,
-    /// The devices, valid and with different names.
+    /// Devices, which are valid and have different names.
     pub devices: Vec<DeviceConfig>,
-    /// The workloads, with different names.
+    /// Workloads, which have different names.
     pub workloads: Vec<WorkloadConfig>,
 }
 
@@ -77,7 +77,7 @@ impl Scenario {
     /// `device.0.ftl.gc.policy=fifo`, `device.*.buffer.capacity=64MiB`.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its place.
+    /// The first fault, with its place.
     pub fn load(path: &Path, overrides: &[String]) -> Result<Self, ScenarioError> {
         let file = path.display().to_string();
         let read = |path: &Path| std::fs::read_to_string(path).map_err(|error| error.to_string());
@@ -88,11 +88,11 @@ impl Scenario {
         Self::parse(&file, &text, overrides, &read)
     }
 
-    /// Reads the scenario `text`, which messages call `file` and whose paths are relative to it; `read`
-    /// gives the text of other files.
+    /// Reads the scenario `text`, which messages call `file`, to which its paths are relative; `read` returns
+    /// the text of other files.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its place.
+    /// The first fault, with its place.
     pub fn parse(
         file: &str,
         text: &str,
@@ -107,7 +107,7 @@ impl Scenario {
 /// Reads a device from the text of a device file, which messages call `file`.
 ///
 /// # Errors
-/// The first thing that is wrong, with its place.
+/// The first fault, with its place.
 pub fn read_device(file: &str, text: &str) -> Result<DeviceConfig, ScenarioError> {
     let at = |fault| ScenarioError::new(file, fault);
     let table = syntax(file, text)?;
@@ -120,7 +120,7 @@ pub fn read_device(file: &str, text: &str) -> Result<DeviceConfig, ScenarioError
 /// as in `deadline,depth=8`.
 ///
 /// # Errors
-/// The first thing that is wrong, and what would have been valid.
+/// The first fault, and what would have been valid.
 pub fn read_block_layer(option: &str, text: &str) -> Result<HostConfig, Fault> {
     let mut table = Table::new();
     for (at, part) in text.split(',').map(str::trim).enumerate() {
@@ -154,14 +154,14 @@ pub struct WorkloadConfig {
 pub enum Source {
     /// A fio job file.
     Fio {
-        /// Its name in messages.
+        /// Name of the file in messages.
         file: String,
-        /// Its text.
+        /// Text of the file.
         text: String,
     },
     /// A trace.
     Trace {
-        /// The file, relative to the working directory.
+        /// Path of the file, relative to the working directory.
         file: PathBuf,
         /// How it is read.
         read: ReadOptions,
@@ -170,7 +170,7 @@ pub enum Source {
     },
 }
 
-/// The top of a scenario without its lists.
+/// The top level of a scenario without its lists.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Head {
@@ -188,7 +188,7 @@ const HEAD_SHAPE: &str = "name = 'x'\nseeds = [1, 2, 3]\ntrack_contents = false
 precondition = { mode = 'none', fill = 0.9, overwrite = 2.0, pattern = 'random' }
 [block_layer]\n";
 
-/// A block layer with every key; in a scenario it is below [`HEAD_SHAPE`].
+/// A block layer with every key, which is appended to [`HEAD_SHAPE`].
 const BLOCK_LAYER_SHAPE: &str =
     "scheduler = 'none'\nepochs = 'counted'\ndispatch = 'order-preserving'\nqueues = 1
 depth = 32\nmerge_blocks_max = 1024\nretry_after = '3ms'\nretry_on_completion = true\nflush = 'simple'";
@@ -261,7 +261,7 @@ fn shape(text: &str) -> Table {
 fn device_shape() -> Table {
     let mut config = presets::preset("datacenter-tlc-plp-nvme").expect("the preset exists");
     config.buffer.protected = Some(Bytes::mib(1));
-    // Keys that a page-mapped device, and one with a resident map, leave out.
+    // Page-mapped devices, and those with a resident map, leave these keys out.
     config.firmware = FirmwareKind::OpenChannel;
     config.ftl.translation = Translation::DemandCached;
     config.ftl.demand.cached = 0.5;
@@ -300,7 +300,7 @@ impl<'a> Override<'a> {
         Ok(Self { text, path, value: tree::command_line_value(value.trim()) })
     }
 
-    /// The key inside a device, if the override is for a device once it is put together.
+    /// Index of the device and key in it, if the override applies to a device that is put together.
     fn in_device(&self) -> Option<(&str, &[&str])> {
         match self.path.as_slice() {
             ["device", index, rest @ ..] if !matches!(rest, [] | ["preset" | "file" | "set", ..]) => {
@@ -391,7 +391,7 @@ impl Reader<'_> {
         typed.collect::<Result<_, _>>().map_err(at)
     }
 
-    /// Puts a device together from what it is based on, its own keys and its `set`.
+    /// Puts a device together from its base, its own keys and its `set`.
     fn device(&self, index: usize, mut entry: Table, shape: &Table) -> Result<DeviceTree, ScenarioError> {
         let at = |fault| ScenarioError::new(self.file, fault);
         let word = |key: &str| entry.get(key).and_then(Value::as_str);
@@ -434,7 +434,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The tree of a device file; its unknown keys are reported under its own name.
+    /// Tree of a device file, whose unknown keys are reported with the file's name.
     fn device_file(&self, name: &str, shape: &Table, place: &str) -> Result<Table, ScenarioError> {
         let text = self.text(name, place).map_err(|fault| ScenarioError::new(self.file, fault))?;
         let table = syntax(name, &text)?;
@@ -514,8 +514,8 @@ impl Reader<'_> {
     }
 }
 
-/// Puts the dotted keys of `set` into a device. A table is merged, so that `set.buffer = { … }` changes
-/// only what it names.
+/// Sets the dotted keys of `set` in a device. A table is merged, so that `set.buffer = { … }` changes only
+/// the keys that it names.
 fn apply_set(device: &mut Table, set: &Value, place: &str) -> Result<(), Fault> {
     let Value::Table(set) = set else {
         return Err(Fault::Value {
@@ -551,7 +551,7 @@ fn text_expected(key: &str, place: &str, value: &Value) -> Fault {
     }
 }
 
-/// Takes a list of tables out of the scenario; it has an element.
+/// Takes a list of tables, which must not be empty, out of the scenario.
 fn list(top: &mut Table, key: &str, example: &str) -> Result<Vec<Table>, Fault> {
     let expected = format!("one or more tables such as [[{key}]] {example}");
     let wrong = |value: String| Fault::Value {
@@ -575,7 +575,7 @@ fn list(top: &mut Table, key: &str, example: &str) -> Result<Vec<Table>, Fault> 
     }
 }
 
-/// A precondition says its mode: one that only has numbers would do nothing.
+/// Checks that a precondition has a mode: one that only has numbers would do nothing.
 fn check_mode(top: &Table) -> Result<(), Fault> {
     match top.get("precondition") {
         Some(Value::Table(table)) if !table.contains_key("mode") => Err(Fault::Missing {

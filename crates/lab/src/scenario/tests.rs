@@ -5,7 +5,7 @@ use flashweir_sim::precondition::Mode;
 
 const FIO: &str = "[job]\nrw=randread\nbs=4k\nsize=64m\n";
 
-/// The files beside the scenario.
+/// Files beside the scenario.
 fn files(path: &Path) -> Result<String, String> {
     match path.to_str().unwrap() {
         "dir/job.fio" => Ok(FIO.into()),
@@ -135,7 +135,7 @@ fn bad_overrides_are_refused() {
     }
 }
 
-/// A text of [`GOOD`], its replacement, and the complete message.
+/// A part of [`GOOD`], its replacement, and the complete message.
 const BAD: &[(&str, &str, &str)] = &[
     (
         "name = \"good\"",

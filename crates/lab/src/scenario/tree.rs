@@ -1,11 +1,11 @@
 //! TOML trees: merging, overriding with dotted keys, and reading into types with messages that name the key.
 //!
-//! A *shape* is a tree in which every known key has a valid value. It says which keys exist and what they
-//! hold, so that mistakes are found by comparing trees: serde stops at the first mistake and does not say
-//! where.
+//! A *shape* is a tree in which every known key has a valid value. It says which keys exist and what kinds of
+//! values they have, so that mistakes are found by comparing trees: serde stops at the first mistake and does
+//! not say where.
 //!
-//! Invariant: a shape deserialises into the type that it describes (each reader would fail without it; tests
-//! read all).
+//! Invariant: a shape deserialises into the type that it describes (otherwise its reader would fail; tests use
+//! all readers).
 
 use super::error::Fault;
 use flashweir_core::{Bytes, Duration};
@@ -13,7 +13,7 @@ use flashweir_workload::spelling::nearest;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
-/// Puts `over` on `base`: tables merge, everything else is replaced.
+/// Merges `over` into `base`: tables merge, everything else is replaced.
 pub(super) fn merge(base: &mut Table, over: Table) {
     for (key, value) in over {
         match (base.get_mut(&key), value) {
@@ -52,7 +52,7 @@ fn set_element(name: &str, list: &mut [Value], path: &[&str], value: &Value) -> 
     Ok(())
 }
 
-/// The elements that `index` means in a list of `count`.
+/// Elements that `index` selects in a list of `count`.
 pub(super) fn indices(name: &str, index: &str, count: usize) -> Result<std::ops::Range<usize>, String> {
     if index == "*" {
         return Ok(0..count);
@@ -75,8 +75,8 @@ pub(super) fn command_line_value(text: &str) -> Value {
     }
 }
 
-/// Finds a key that is not in `shape`, or a plain value where a table belongs. `extra` are more keys that are
-/// known at the top.
+/// Finds a key that is not in `shape`, or a plain value where a table belongs. `extra` are further keys that are
+/// known at the top level.
 pub(super) fn check_keys(user: &Table, shape: &Table, extra: &[&str], place: &str) -> Result<(), Fault> {
     walk(user, shape, extra, place, "")
 }
@@ -112,7 +112,7 @@ fn walk(user: &Table, shape: &Table, extra: &[&str], place: &str, prefix: &str) 
 }
 
 fn wrong(key: String, place: &str, value: &Value, nearest: Option<String>, expected: String) -> Fault {
-    /// Longer values are not repeated.
+    /// Longest value that a message repeats.
     const CHARS_MAX: usize = 60;
     let text = value.to_string();
     let value = match value {
@@ -171,7 +171,7 @@ fn collect_leaves<'a>(user: &'a Table, shape: &'a Table, path: &mut Vec<String>,
     }
 }
 
-/// The first key of the shape that `user` lacks and whose absence is what `message` complains about.
+/// The first key of the shape that is missing in `user` and is the cause of `message`.
 fn first_missing<T: DeserializeOwned>(user: &Table, shape: &Table, message: &str) -> Option<(String, Value)> {
     let mut gaps = Vec::new();
     collect_gaps(user, shape, &mut Vec::new(), &mut gaps);
@@ -196,7 +196,7 @@ fn collect_gaps(user: &Table, shape: &Table, path: &mut Vec<String>, gaps: &mut 
     }
 }
 
-/// Kind of value of the key at a dotted path: the answer to a text that is certainly wrong there.
+/// Kind of value of the key at a dotted path, learnt from the error for a text that is certainly wrong there.
 fn expected_at<T: DeserializeOwned>(shape: &Table, key: &str, value: &Value) -> String {
     let mut probe = shape.clone();
     let path: Vec<&str> = key.split('.').collect();
@@ -227,8 +227,7 @@ fn describe(shape: &Value) -> String {
     }
 }
 
-/// Serde's complaint about one value, in our words: the nearest choice if there is one, and what was
-/// expected.
+/// Translates serde's error about one value: the nearest choice if there is one, and what was expected.
 fn explain(message: &str, shape: &Value) -> (Option<String>, String) {
     let limit = |max: u64| format!("a whole number from 0 to {max}");
     if let Some((before, after)) = message.split_once(", expected ") {

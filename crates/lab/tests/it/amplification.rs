@@ -1,4 +1,4 @@
-//! Write amplification against theory and against another simulator, and the two ways to age a device.
+//! Write amplification compared with theory and with another simulator, and the two ways to age a device.
 
 use crate::support::{device, filled, run_fio};
 use flashweir_core::random::RandomStream;
@@ -9,7 +9,7 @@ use flashweir_ftl::{GcPolicy, theory};
 use flashweir_sim::precondition::{Mode, Pattern, Precondition};
 use flashweir_sim::request::Kind;
 
-/// One plane with one write frontier, as the theory and Desnoyers' simulator assume.
+/// A device with one plane and one write frontier, as the theory and Desnoyers' simulator assume.
 fn one_plane(policy: GcPolicy, spare: f64, blocks: u32, pages: u32) -> DeviceConfig {
     let mut config = preset("mqsim-small-ideal").unwrap();
     let g = &mut config.geometry;
@@ -23,7 +23,7 @@ fn one_plane(policy: GcPolicy, spare: f64, blocks: u32, pages: u32) -> DeviceCon
     config
 }
 
-/// Write amplification over `turns` of the user's capacity, after as many to get there.
+/// Write amplification of random writes of `turns` times the user's capacity, after a sequential fill and as many random writes.
 fn measured(config: &DeviceConfig, turns: u64) -> f64 {
     let mut device = device(config, 1);
     let units = device.geometry().user_units;
@@ -89,7 +89,7 @@ fn instant_preconditioning_and_ageing_by_writing_amplify_alike() {
         let amplification = |mode| {
             let state = Precondition { mode, fill: 1.0, overwrite: 3.0, pattern: Pattern::Random };
             let (device, _) = state.apply(device(&config, 1), 1, |_| true);
-            // The state is judged by what the same writes cost next.
+            // The state is judged by the cost of the same further writes.
             let before = *device.metrics();
             let more = Precondition {
                 mode: Mode::AgeByWriting,

@@ -1,4 +1,4 @@
-//! Closed forms and MQSim's answers (docs/checks.md).
+//! Comparisons with closed forms and MQSim's results (docs/checks.md).
 
 use crate::support::{device, filled, run_fio};
 use flashweir_core::Duration;
@@ -49,8 +49,8 @@ fn mqsim_depth_32_within_5_percent() {
     close("write QD32 mean ns", only(job, Kind::Write).clat.summary.mean_ns, 1_304_760.0, 0.05);
 }
 
-/// The command that was printed for an imported workload began on a full device, of which MQSim's files say nothing: 102
-/// writes in a second, where MQSim has 24,528.
+/// The command that was printed for an imported workload began on a full device, which MQSim's files do not ask for: it
+/// reached 102 writes per second, MQSim 24,528.
 #[test]
 fn regression_what_is_imported_from_mqsim_gives_its_answers() {
     let data = |name: &str| {
@@ -83,7 +83,7 @@ fn dynamic_allocation_reaches_the_ideal_answer() {
     close("dynamic write QD32 IOPS", job.iops(only(job, Kind::Write)), 41_200.0, 0.05);
 }
 
-/// Latency of one 4 KiB or page-sized command on an idle device, from its configuration.
+/// Latencies of a read and a write of a mapping unit on an idle device, from its configuration.
 fn closed_form(config: &DeviceConfig, bytes: u64) -> (f64, f64) {
     let (t, l) = (&config.timing, &config.link);
     let bus = |bytes| Duration::of_transfer(bytes, t.bus_bytes_per_s);
@@ -122,13 +122,13 @@ fn depth_1_is_the_closed_form_in_three_geometries() {
     }
 }
 
-/// MQSim's trace on MQSim's default device, with the write cache that MQSim's run had and without; every
+/// MQSim's trace on MQSim's default device, without and with the write cache that MQSim's run had; every
 /// request is answered.
 ///
-/// MQSim's mean is 3,458 µs, over reads of 1,046 and writes of 7,495. Its map is loaded on demand: 6,921 reads of
-/// translation pages come before the data in a trace that keeps all 32 chips busy. Our map is in memory, so
-/// those reads are absent, and reads are faster by about their cost. Its cache counts sectors, ours mapping
-/// units of 8 KiB, of which an unaligned request of the trace occupies two halves: twice the size is the same.
+/// MQSim's mean is 3,458 µs, with 1,046 for reads and 7,495 for writes. Its map is loaded on demand: 6,921 reads of
+/// translation pages precede the data in a trace that keeps all 32 chips busy. Our map is in memory, so those
+/// reads are absent, and reads are faster by about their cost. Its cache counts sectors, ours mapping units of
+/// 8 KiB, of which an unaligned request of the trace occupies two halves: twice the size has the same effect.
 #[test]
 fn tpcc_is_replayed_with_every_request_answered() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/mqsim/");

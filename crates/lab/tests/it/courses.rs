@@ -1,11 +1,11 @@
-//! Courses of whole experiments: what they add up to, and that keeping them changes nothing.
+//! Courses of whole experiments: their columns add up to the counters, and keeping courses changes nothing.
 
 use flashweir_lab::experiment::{Experiment, Outcome};
 use flashweir_lab::scenario::Scenario;
 use flashweir_sim::measure::{COLUMNS_MAX, MetricValue};
 use std::sync::atomic::AtomicBool;
 
-/// Two devices in use under reads, writes and flushes; reads of one suspend what its dies do.
+/// Two preconditioned devices under reads, writes and flushes; reads of one suspend programs and erases.
 fn outcomes(with_courses: bool) -> Vec<Outcome> {
     let text = "name = 'x'\nprecondition = { mode = 'instant', overwrite = 0.5 }\n\
         [[device]]\npreset = 'barrier-ufs'\ngeometry.blocks_per_plane = 32\nftl.over_provisioning = 0.3\n\
@@ -48,7 +48,7 @@ fn columns_add_up_to_what_the_run_counted() {
             assert_eq!(requests.bytes.iter().sum::<u64>(), of_kind().map(|k| k.bytes).sum::<u64>());
             assert_eq!(requests.count.len(), course.request_columns().len());
         }
-        // Little's law: requests in flight times time are the latencies together.
+        // Little's law: requests in flight, summed over time, are the sum of the latencies.
         let latencies: f64 = jobs().map(|k| k.clat.summary.mean_ns * k.requests as f64).sum();
         let area = course.in_flight_ns.iter().sum::<u64>() as f64;
         assert!((area / latencies - 1.0).abs() < 1e-9, "{area} {latencies}");
@@ -67,7 +67,7 @@ fn nothing_works_longer_than_a_column_lasts() {
                 assert!(*busy <= length, "column {i}: {busy} of {length}");
             }
         }
-        // Only what was charged when a command began, and had not passed at the end, may be missing.
+        // Only time that was charged when an operation began, and had not passed at the end, may be missing.
         let MetricValue::Ratio(charged) = outcome.result.metrics["nand.station_utilisation"] else {
             panic!()
         };

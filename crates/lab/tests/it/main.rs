@@ -1,4 +1,4 @@
-//! Integration tests of the laboratory: worlds against answers that we did not write.
+//! Integration tests of the laboratory: worlds compared with results that we did not write.
 
 mod amplification;
 mod answers;

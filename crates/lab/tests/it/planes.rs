@@ -1,4 +1,4 @@
-//! Multi-plane programs of host data: what static striping reaches, dynamic allocation must reach too.
+//! Multi-plane programs of host data: dynamic allocation must be as fast as static striping.
 
 use crate::support::{device, run_fio};
 use flashweir_device::config::{Allocation, DeviceConfig};
@@ -20,7 +20,7 @@ fn metric(run: &RunResult, name: &str) -> f64 {
     run.metrics.get(name).copied().map_or(0.0, MetricValue::as_f64)
 }
 
-/// Bytes per second of virtual time, and the run.
+/// Bytes written per second of virtual time, and the run.
 fn written(config: &DeviceConfig, job: &str) -> (f64, RunResult) {
     let (run, _) = run_fio(device(config, 1), 1, job);
     let job = &run.jobs[0];
@@ -28,11 +28,11 @@ fn written(config: &DeviceConfig, job: &str) -> (f64, RunResult) {
     (bytes_per_s, run)
 }
 
-/// Each page that was ready went to the next die alone, so two planes never worked at once, and devices had half of their
+/// Each ready page went to the next die alone, so two planes never worked at once, and devices had half of their
 /// bandwidth.
 #[test]
 fn regression_dynamic_allocation_writes_as_fast_as_static_striping() {
-    // Far more than any preset buffers, far less than what starts GC.
+    // Far more than the buffer of any preset, far less than what starts GC.
     let job = "[j]\nrw=write\nbs=128k\niodepth=32\nsize=1g\n";
     let presets = presets_with_planes();
     assert_eq!(presets.len(), 8);

@@ -1,4 +1,4 @@
-//! Worlds in a few lines.
+//! Helpers that make and run worlds.
 
 use flashweir_core::{Bytes, Duration};
 use flashweir_device::{Device, DeviceConfig, DeviceOptions};
@@ -17,7 +17,7 @@ pub(crate) fn filled(config: &DeviceConfig, seed: u64, fill: f64) -> Device {
     state.apply(device(config, seed), seed, |_| true).0
 }
 
-/// Runs the jobs of a job file; all of them at once.
+/// Runs the jobs of a job file, all at once.
 pub(crate) fn run_fio(device: Device, seed: u64, text: &str) -> (RunResult, Device) {
     let capacity = Bytes(device.geometry().capacity_lbas() * 512);
     let file = parse_job_file("test.fio", text, capacity).unwrap_or_else(|e| panic!("{e}"));

@@ -1,4 +1,4 @@
-//! Time lines: the file for Perfetto is well formed and complete, and every nanosecond of a request is accounted for.
+//! Timelines: the file for Perfetto is well formed and complete, and every nanosecond of a request is accounted for.
 
 use crate::support::{device, filled};
 use flashweir_core::{Bytes, Data, Duration, Instant, Lba, Op, RandomStream};
@@ -128,7 +128,7 @@ fn any_device(random: &mut RandomStream) -> DeviceConfig {
     }
 }
 
-/// Some jobs at once.
+/// A job file of some jobs that run at once.
 fn any_jobs(random: &mut RandomStream) -> String {
     let mut text = "[global]\nnorandommap\nnumber_ios=1500\n".to_owned();
     for job in 0..1 + random.below(3) {
@@ -227,7 +227,7 @@ fn the_parts_of_a_read_and_a_write_at_depth_1_are_the_closed_form() {
         let ledger = Some(Ledger::new(None, Some(7)));
         let ledger = traced(device, 1, &job(rw), None, ledger).findings.ledger.unwrap();
         assert_eq!(ledger.found().unwrap().number, 7);
-        // All are alike, so the mean of each part is exact.
+        // All requests are alike, so the mean of each part is exact.
         (ledger.all(Some(kind)).unwrap(), ledger.tail(Some(kind), 0.001).unwrap())
     };
     let (read, slowest) = run(filled(&config, 1, 0.6), "randread", Kind::Read);
@@ -258,7 +258,7 @@ fn the_parts_of_a_read_and_a_write_at_depth_1_are_the_closed_form() {
 
 #[test]
 fn reads_behind_one_die_wait_for_each_other_as_queueing_says() {
-    // One die without a bus to speak of: of 8 reads in flight each waits for the 7 before it.
+    // With one die, each of 8 reads in flight waits for the 7 before it.
     let mut config = preset("mqsim-small-ideal").unwrap();
     let g = &mut config.geometry;
     (g.channels, g.chips_per_channel, g.dies_per_chip, g.planes_per_die) = (1, 1, 1, 1);
@@ -268,7 +268,7 @@ fn reads_behind_one_die_wait_for_each_other_as_queueing_says() {
     let means = traced.findings.ledger.unwrap().median(Some(Kind::Read)).unwrap();
     let one = 290.0 + 75_020.0 + 24_576.0;
     let waits = means.reason(Stage::Flash, Reason::Die(Work::HostRead));
-    // What is on the link does not wait at the die.
+    // Time on the link is not time at the die.
     let on_link = 49.0 + 2_496.0 + 11.0;
     assert!((waits - (7.0 * one - on_link)).abs() < 1.0, "{waits}");
 }
@@ -352,7 +352,7 @@ fn a_file_shows_a_window_or_is_cut_and_says_so() {
     let mut expected: Vec<_> = slices(&all).into_iter().filter(inside).collect();
     let mut shown = slices(&shown);
     assert!(!shown.is_empty() && shown.iter().all(inside));
-    // Collections and flushes that are open at the end end there.
+    // Slices of GC and flushes that are open at the end of the window end there.
     expected.retain(|(_, until, _)| *until <= 5_500_000);
     shown.retain(|(_, until, _)| *until <= 5_500_000);
     expected.sort_unstable();
@@ -365,8 +365,8 @@ fn a_file_shows_a_window_or_is_cut_and_says_so() {
     );
 }
 
-/// Slices of one thread do not overlap, asynchronous ones nest and end, and the busy times of dies and channels are
-/// the machine's own.
+/// Checks that slices of one thread do not overlap, that asynchronous ones nest and end, and that the busy times of dies
+/// and channels are those of the device.
 fn check_file(events: &[Value], device: &Device, context: &str) {
     let mut slices: BTreeMap<u64, Vec<(u64, u64, &str)>> = BTreeMap::new();
     let mut names: BTreeMap<u64, &str> = BTreeMap::new();
