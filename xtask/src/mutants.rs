@@ -1,11 +1,11 @@
-//! `cargo xtask mutants`: how many bugs that a rule makes are found by what CI runs.
+//! `cargo xtask mutants`: how many of the bugs that rules make are found by CI's suites.
 //!
-//! Place: finds mutants ([`rules`]) in the durability paths ([`layers`]), builds all of them into one program ([`copy`]), draws some
-//! ([`draw`]), tries them ([`run`]) and holds the survivors against what is written about them ([`survivors`]).
+//! Place: it finds mutants ([`rules`]) in the durability paths ([`layers`]), builds all of them into one program ([`copy`]), draws some
+//! ([`draw`]), tries them ([`run`]) and looks up the explanations of survivors ([`survivors`]).
 //!
-//! Invariant: only survivors that are equivalent do not count; score = found / (drawn − equivalent).
+//! Invariant: all survivors count except equivalent ones; score = found / (drawn − equivalent).
 //!
-//! Deliberately absent: mutants by hand. Those are planted bugs, which have names in the crates.
+//! Deliberately absent: mutants made by hand. Those are planted bugs, which have names in the crates.
 
 mod again;
 mod copy;
@@ -33,14 +33,14 @@ const COUNT: usize = 70;
 pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) count: usize,
-    /// Only this layer; `None` is all.
+    /// Only this layer; `None` is all layers.
     layer: Option<String>,
     only: Vec<u32>,
     show: Option<u32>,
     list: bool,
-    /// So many that the evidence found, each by the suite that found it.
+    /// Number of mutants that the evidence has as found, to be tried again by the suites that found them.
     again: Option<usize>,
-    /// The suites of a layer may take so long without a mutant.
+    /// Limit of the time that the suites of a layer take without a mutant.
     limit: Option<Duration>,
 }
 
@@ -118,7 +118,7 @@ pub(crate) fn again(seed: u64, count: usize) -> Result<bool, String> {
     again::command(seed, count, |outcome| println!("   {}", said(outcome)))
 }
 
-/// Everything about one mutant, of the checkout as it is.
+/// Prints everything about one mutant of the checkout.
 fn show(id: u32) -> Result<bool, String> {
     let all = draw::all(&copy::find()?, &BTreeSet::new());
     let one = all.iter().find(|drawn| drawn.id == id);
@@ -134,7 +134,7 @@ fn show(id: u32) -> Result<bool, String> {
     Ok(true)
 }
 
-/// All mutants, and how many there are of each layer and operator.
+/// Prints all mutants, and their number in each layer and operator.
 fn list(plan: &Plan) -> Result<bool, String> {
     let all = draw::all(&copy::find()?, &BTreeSet::new());
     let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
@@ -157,7 +157,7 @@ pub(crate) struct Prepared {
     pub(crate) mutants: usize,
 }
 
-/// Builds the copy, draws, and runs the suites without a mutant.
+/// Builds the copy, draws mutants, and runs the suites without a mutant.
 pub(crate) fn prepare(plan: &Plan) -> Result<Prepared, String> {
     let files = copy::find()?;
     let wanted: Option<BTreeSet<&str>> = (!plan.only.is_empty()).then(|| {
@@ -194,7 +194,7 @@ pub(crate) fn prepare(plan: &Plan) -> Result<Prepared, String> {
 }
 
 impl Prepared {
-    /// Tries the drawn mutants but those that were tried before.
+    /// Tries the drawn mutants except those that were tried before.
     pub(crate) fn run(
         &mut self,
         plan: &Plan,
@@ -223,7 +223,7 @@ fn said(outcome: &Outcome) -> String {
     }
 }
 
-/// A mutant and what became of it.
+/// A mutant and its outcome as JSON.
 pub(crate) fn outcome_json(outcome: &Outcome) -> Value {
     let drawn = &outcome.drawn;
     json!({
@@ -236,7 +236,7 @@ pub(crate) fn outcome_json(outcome: &Outcome) -> Value {
     })
 }
 
-/// Adds to survivors what is written about them.
+/// Adds their explanations to survivors.
 pub(crate) fn explain(mutants: &mut [Value]) -> Result<(), String> {
     let explained = survivors::read()?;
     for mutant in mutants.iter_mut().filter(|mutant| mutant["found_by"].is_null()) {
@@ -251,11 +251,11 @@ pub(crate) fn explain(mutants: &mut [Value]) -> Result<(), String> {
 pub(crate) struct Report {
     pub(crate) text: String,
     pub(crate) sums: Value,
-    /// Survivors of which nothing is written.
+    /// Number of survivors without an explanation.
     pub(crate) unexplained: usize,
 }
 
-/// Outcomes of all, in JSON and in counts; with an entry to complete for each survivor that is not explained yet.
+/// Outcomes as JSON and a report of them, with an entry to complete for each unexplained survivor.
 fn report(outcomes: &[Outcome]) -> Result<(Vec<Value>, Report), String> {
     let mut all: Vec<Value> = outcomes.iter().map(outcome_json).collect();
     explain(&mut all)?;
@@ -268,7 +268,7 @@ fn report(outcomes: &[Outcome]) -> Result<(Vec<Value>, Report), String> {
     Ok((all, report))
 }
 
-/// Counts by layer, and the score.
+/// Counts by layer, with scores.
 pub(crate) fn sums(all: &[Value]) -> Report {
     let mut text = format!(
         "{:<12} {:>6} {:>6} {:>10} {:>10} {:>12} {:>5} {:>11} {:>7}\n",
@@ -315,7 +315,7 @@ pub(crate) fn sums(all: &[Value]) -> Report {
     Report { text, sums, unexplained: unexplained_all }
 }
 
-/// The plan of the evidence.
+/// Plan of the evidence.
 pub(crate) fn evidence_plan(seed: u64, count: usize) -> Plan {
     Plan { seed, count, ..Plan::default() }
 }

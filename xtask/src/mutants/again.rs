@@ -1,8 +1,8 @@
-//! CI's share: mutants that the evidence found, each tried again by the suite that found it.
+//! CI's share: mutants that the evidence has as found, each tried again by the suite that found it.
 //!
-//! Place: draws from `docs/evidence/mutants.json` instead of from all mutants, so that it takes minutes; [`super::run`] tries them.
+//! Place: it draws from `docs/evidence/mutants.json` instead of all mutants, so that a run takes minutes; [`super::run`] tries them.
 //!
-//! Invariant: it fails when fewer than half of them are found, which no luck of a seed explains: the suites see less than they did.
+//! Invariant: it fails if fewer than half of them are found, which no seed explains: then the suites see less than they did.
 
 use super::copy::{self, Copy};
 use super::draw::{self, Drawn, Random};
@@ -14,10 +14,10 @@ use std::collections::BTreeSet;
 
 const FILE: &str = "docs/evidence/mutants.json";
 
-/// Mutants that took longer to be found are left to the evidence, in seconds.
+/// Mutants that took more seconds than this to be found are left to the evidence.
 const SECONDS_MAX: f64 = 20.0;
 
-/// Tries so many mutants, evenly over the layers; says whether at least half of them are found.
+/// Tries about `count` mutants, evenly over the layers; returns whether at least half of them are found.
 pub(crate) fn command(seed: u64, count: usize, told: impl Fn(&Outcome) + Sync) -> Result<bool, String> {
     let text = std::fs::read_to_string(root().join(FILE)).map_err(|error| format!("{FILE}: {error}"))?;
     let evidence: Value = serde_json::from_str(&text).map_err(|error| format!("{FILE}: {error}"))?;
@@ -38,7 +38,7 @@ pub(crate) fn command(seed: u64, count: usize, told: impl Fn(&Outcome) + Sync) -
     Ok(found > 0 && 2 * found >= outcomes.len())
 }
 
-/// Mutants of the checkout that the evidence has as found, each with the suite that found it, if that is still one of its layer.
+/// Draws mutants of the checkout that the evidence has as found, each with the suite that found it, if its layer still has that one.
 fn draw(all: &[Drawn], evidence: &Value, seed: u64, count: usize) -> Vec<(Drawn, Suite)> {
     let mut random = Random::new(seed);
     let of_layer = |name: &str| {

@@ -1,8 +1,8 @@
-//! The mutated copy of the workspace: written, built, and what the compiler refuses left out.
+//! The mutated copy of the workspace: it is written and built, and mutants that the compiler refuses are left out.
 //!
-//! Place: from the files of [`super::layers`] by [`super::rules`] to programs that know all mutants.
+//! Place: the files of [`super::layers`], mutated by [`super::rules`], become programs with all mutants.
 //!
-//! Invariants: the copy has the checkout's files as they are, committed or not, but for those that are mutated; a file whose text
+//! Invariants: the copy has the checkout's files as they are, committed or not, except those that are mutated; a file whose text
 //! stays the same is not written again, so that cargo builds only what changed.
 
 use super::layers::{LAYERS, Tests};
@@ -14,10 +14,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Limit of the numbers of `flashweir_core::mutant`.
+/// Limit of the mutants' numbers in `flashweir_core::mutant`.
 const NUMBERS: u32 = 1 << 15;
 
-/// More rounds than that are no progress.
+/// Most rounds of builds.
 const ROUNDS_MAX: usize = 40;
 
 /// A mutated file of a layer.
@@ -25,7 +25,7 @@ const ROUNDS_MAX: usize = 40;
 pub(crate) struct File {
     pub(crate) layer: &'static str,
     pub(crate) path: &'static str,
-    /// The number of its first mutant; the others follow.
+    /// Number of its first mutant; the numbers of the others follow.
     pub(crate) first: u32,
     pub(crate) mutants: Mutants,
 }
@@ -41,7 +41,7 @@ pub(crate) struct Copy {
     pub(crate) tests: BTreeMap<(String, String), PathBuf>,
 }
 
-/// Directory of the copy and all that is made of it.
+/// Directory of the copy and of all that is made from it.
 pub(crate) fn dir() -> PathBuf {
     target_dir().join("mutants")
 }
@@ -74,7 +74,7 @@ fn read(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Writes a file, unless it has these bytes.
+/// Writes a file, unless it already has these bytes.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
     if std::fs::read(path).is_ok_and(|old| old == bytes) {
         return Ok(());
@@ -84,7 +84,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
     done.map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// The names of the checkout's files.
+/// Names of the checkout's files.
 fn checkout() -> Result<Vec<String>, String> {
     let what = ["ls-files", "--cached", "--others", "--exclude-standard", "-z"];
     let output = Command::new("git").args(what).current_dir(root()).output();
@@ -96,13 +96,13 @@ fn checkout() -> Result<Vec<String>, String> {
     Ok(names.split('\0').filter(|name| !name.is_empty()).map(String::from).collect())
 }
 
-/// Copies all files but the mutated ones; those that are gone from the checkout go from the copy.
+/// Copies all files except the mutated ones; files that are gone from the checkout are removed from the copy.
 fn copy_rest(files: &[File]) -> Result<(), String> {
     let mutated: BTreeSet<&str> = files.iter().map(|file| file.path).collect();
     let names: BTreeSet<String> = checkout()?.into_iter().collect();
     for name in &names {
         let from = root().join(name);
-        // One that was deleted and not committed.
+        // A listed file may have been deleted without a commit.
         if !mutated.contains(name.as_str()) && from.is_file() {
             let mut bytes = std::fs::read(&from).map_err(|error| format!("{name}: {error}"))?;
             if name == "Cargo.toml" {
@@ -119,7 +119,7 @@ fn copy_rest(files: &[File]) -> Result<(), String> {
     write(&list, names.into_iter().collect::<Vec<_>>().join("\n").as_bytes())
 }
 
-/// The workspace's manifest with the feature, and without warnings: mutants have unnecessary parentheses.
+/// The workspace's manifest with the feature, and without warnings, because mutants have unnecessary parentheses.
 fn with_feature(manifest: &str) -> Result<String, String> {
     let plain = "flashweir-core = { path = \"crates/core\" }";
     let lints = "[workspace.lints.rust]\n";
@@ -129,11 +129,11 @@ fn with_feature(manifest: &str) -> Result<String, String> {
     let with = "flashweir-core = { path = \"crates/core\", features = [\"mutants\"] }";
     let manifest =
         manifest.replace(plain, with).replace(lints, "[workspace.lints.rust]\nwarnings = \"allow\"\n");
-    // No suite runs a server.
+    // No suite runs a server; only unit tests of its crate are run.
     Ok(manifest + "\n[profile.release.package.flashweir-serve]\nopt-level = 0\n")
 }
 
-/// Targets that cargo builds: the program, unit tests, integration tests, and no other tests than those of suites.
+/// Arguments of the builds: the program, and the unit tests and integration tests of the suites.
 fn builds(tests: &[Tests]) -> Vec<Vec<&'static str>> {
     let mut builds = vec![vec!["build", "--keep-going", "--bin", "weir"]];
     for is_lib in [true, false] {
@@ -144,7 +144,7 @@ fn builds(tests: &[Tests]) -> Vec<Vec<&'static str>> {
             let mut what = vec!["test", "--no-run", "--no-fail-fast"];
             what.extend(is_lib.then_some("--lib"));
             what.extend(targets.into_iter().flat_map(|target| ["--test", target]));
-            // With the program's package, dependencies have the features that they have in the program, and are built once.
+            // With the program's package, dependencies have the same features as in the program, and are built once.
             let packages = packages.into_iter().chain(["flashweir-cli"]);
             what.extend(packages.flat_map(|package| ["--package", package]));
             builds.push(what);
@@ -154,7 +154,7 @@ fn builds(tests: &[Tests]) -> Vec<Vec<&'static str>> {
 }
 
 impl Copy {
-    /// Writes the copy and builds it, with the tests that are named, until the compiler takes it.
+    /// Writes the copy and builds it, with these tests, until the compiler accepts it.
     pub(crate) fn build(files: Vec<File>, seed: u64, tests: &[Tests]) -> Result<Self, String> {
         copy_rest(&files)?;
         let remembered = dir().join("refused.json");
@@ -202,12 +202,12 @@ impl Copy {
         Ok(all)
     }
 
-    /// Runs cargo in the copy; notes the programs, gathers errors of the compiler.
+    /// Runs cargo in the copy; notes the programs and gathers the compiler's errors.
     fn cargo(&mut self, seed: u64, what: &[&'static str], errors: &mut Vec<Value>) -> Result<(), String> {
         let mut command = cargo(seed);
         command.current_dir(source()).args(what);
         command.args(["--release", "--locked", "--quiet", "--message-format", "json"]);
-        // What it has in common with the checkout, all that is not ours, is built once.
+        // Dependencies, which it shares with the checkout, are built once.
         command.env("CARGO_TARGET_DIR", dir().join("target")).env("CARGO_BUILD_BUILD_DIR", target_dir());
         let output = command.output().map_err(|error| format!("cargo: {error}"))?;
         for line in String::from_utf8_lossy(&output.stdout).lines() {
@@ -223,7 +223,7 @@ impl Copy {
         if !output.status.success() && errors.is_empty() {
             return Err(format!("cargo {}: {}", what.join(" "), String::from_utf8_lossy(&output.stderr)));
         }
-        // "aborting due to 3 errors" is no error of its own.
+        // "aborting due to 3 errors" is not an error of its own.
         errors.retain(|error| error["spans"].as_array().is_some_and(|spans| !spans.is_empty()));
         Ok(())
     }
@@ -246,7 +246,7 @@ impl Copy {
         self.tests.insert((package, target.into()), program.into());
     }
 
-    /// Leaves out the mutants of the narrowest place that an error points to.
+    /// Refuses the mutants of the narrowest place that an error points to.
     fn blame(&mut self, error: &Value, rendered: &BTreeMap<&'static str, Rendered>) {
         let spans = error["spans"].as_array().map_or(&[][..], Vec::as_slice);
         let mut best: Option<(bool, usize, Vec<u32>)> = None;
@@ -259,7 +259,7 @@ impl Copy {
                 if place.start < end.max(start + 1) && start < place.end && !mutants.is_empty() {
                     let is_within = place.start <= start && end <= place.end;
                     let is_primary = span["is_primary"] == true;
-                    // One around an error tells more than one inside of it; the primary place more than others.
+                    // A place around the primary span of an error is better than others; then a narrower one is better.
                     let key = (!(is_within && is_primary), place.len());
                     if best.as_ref().is_none_or(|(not, length, _)| key < (*not, *length)) {
                         let ids = mutants.iter().map(|at| file.first + *at as u32).collect();
@@ -274,7 +274,7 @@ impl Copy {
         }
     }
 
-    /// What does not happen between the places of an error, such as the end of a borrow, is its cause.
+    /// Refuses skipped calls between the spans of an error: one that does not happen, such as the end of a borrow, is the cause.
     fn blame_between(&mut self, spans: &[Value], rendered: &BTreeMap<&'static str, Rendered>) {
         let path = spans.first().and_then(|span| span["file_name"].as_str()).unwrap_or_default();
         let Some(file) = self.files.iter().find(|file| path.ends_with(file.path)) else { return };
@@ -290,7 +290,7 @@ impl Copy {
         }
     }
 
-    /// Mutants that were refused before, while their files are the same, need no round of their own.
+    /// Recalls the mutants that were refused before in files that are the same, so that they need no further round.
     fn recall(&mut self, path: &Path) {
         let Ok(Ok(old)) = std::fs::read(path).map(|bytes| serde_json::from_slice::<Value>(&bytes)) else {
             return;

@@ -1,18 +1,18 @@
-//! Which mutants are tried: drawn by a seed, evenly over the layers and in each layer evenly over the operators.
+//! The mutants to try, drawn by a seed: evenly over the layers, and in each layer evenly over the operators.
 //!
-//! Place: from the mutants of [`super::copy`] to those that [`super::run`] tries.
+//! Place: it selects from the mutants of [`super::copy`] those that [`super::run`] tries.
 //!
-//! Invariant: of one seed a smaller number is the beginning of a larger one.
+//! Invariant: with the same seed, fewer mutants are the beginning of more.
 
 use super::copy::File;
 use super::layers::LAYERS;
 use super::rules::{Mutant, Operator};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Names of the texts by which a mutant is told from others, as [`Drawn::key`] lists them.
+/// Names of the texts that identify a mutant, in the order of [`Drawn::key`].
 pub(crate) const KEYS: [&str; 5] = ["file", "function", "operator", "original", "mutated"];
 
-/// Whether a mutant in JSON is the one with this key, the `nth` that looks so.
+/// Whether a mutant in JSON is the `nth` one with this key.
 pub(crate) fn is_in_json(mutant: &serde_json::Value, key: &[String; 5], nth: usize) -> bool {
     KEYS.iter().zip(key).all(|(name, text)| mutant[*name] == **text) && mutant["nth"] == nth
 }
@@ -23,20 +23,20 @@ pub(crate) struct Drawn {
     pub(crate) id: u32,
     pub(crate) layer: &'static str,
     pub(crate) file: &'static str,
-    /// Which of those that look alike in the file, from 1.
+    /// Its number among those in the file that look alike, from 1.
     pub(crate) nth: usize,
     pub(crate) mutant: Mutant,
 }
 
 impl Drawn {
-    /// Its identity, without the line number, which changes with each line before it.
+    /// Texts that identify it, without the line number, which changes with each line before it.
     pub(crate) fn key(&self) -> [String; 5] {
         let mutant = &self.mutant;
         let operator = mutant.operator.name().to_string();
         [self.file.into(), mutant.function.clone(), operator, mutant.original.clone(), mutant.mutated.clone()]
     }
 
-    /// One line that says what it is.
+    /// Description in one line.
     pub(crate) fn line(&self) -> String {
         let Mutant { operator, line, original, mutated, .. } = &self.mutant;
         let short = |text: &str| {
@@ -76,7 +76,7 @@ pub(crate) fn all(files: &[File], refused: &BTreeSet<u32>) -> Vec<Drawn> {
     all
 }
 
-/// Draws `count` of them, of these layers.
+/// Draws `count` mutants of these layers.
 pub(crate) fn draw(all: &[Drawn], layers: &[&str], seed: u64, count: usize) -> Vec<Drawn> {
     let mut queues: Vec<VecDeque<&Drawn>> = Vec::new();
     for (at, layer) in LAYERS.iter().enumerate().filter(|(_, layer)| layers.contains(&layer.name)) {
@@ -91,7 +91,7 @@ pub(crate) fn draw(all: &[Drawn], layers: &[&str], seed: u64, count: usize) -> V
         };
         let mut operators: Vec<VecDeque<&Drawn>> =
             Operator::ALL.iter().map(|(operator, ..)| of_operator(*operator, &mut random)).collect();
-        // Which operator comes first differs between layers and seeds.
+        // The first operator differs between layers and seeds.
         random.shuffle(&mut operators);
         let mut queue = VecDeque::new();
         while operators.iter().any(|left| !left.is_empty()) {

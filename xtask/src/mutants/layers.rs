@@ -1,11 +1,11 @@
-//! The layers of which mutants are drawn: the files of each layer's durability path, and the suites that have to find its mutants.
+//! The layers whose mutants are drawn: the files of each layer's durability path, and the suites that have to find its mutants.
 //!
-//! Place: data for [`super`]. The suites are those of CI; their lists are in [`crate::campaigns`] and [`crate::file_pairs`].
+//! Place: data for [`super`]. The suites are those of CI; [`crate::campaigns`] and [`crate::file_pairs`] list its power cuts.
 
 use crate::{campaigns, file_pairs};
 use flashweir_judges::host::on_path;
 
-/// Files of a layer, from the root.
+/// A layer: its files, by their paths from the root, and its suites.
 pub(crate) struct Layer {
     pub(crate) name: &'static str,
     pub(crate) files: &'static [&'static str],
@@ -13,28 +13,28 @@ pub(crate) struct Layer {
     cuts: fn() -> Vec<String>,
 }
 
-/// Tests of an integration binary, or the unit tests of a crate.
+/// Some of the integration tests or unit tests of a crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tests {
     pub(crate) package: &'static str,
-    /// `lib`, or the name of the integration tests.
+    /// `lib` for unit tests, or the name of the integration tests.
     pub(crate) target: &'static str,
     pub(crate) filter: &'static str,
 }
 
-/// In the names of tests that compare golden records, and the filter of those tests.
+/// Part of the names of tests that compare golden records, and their filter.
 pub(crate) const GOLDEN: &str = "golden_records";
 
-/// A suite that judges a mutant: exit code 0 says that it found nothing.
+/// A suite that judges a mutant: exit code 0 means that it found nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Suite {
-    /// `weir` with these arguments, and a seed.
+    /// `weir` with these arguments and a seed.
     Weir(String),
     Tests(Tests),
 }
 
 impl Suite {
-    /// Whether it compares golden records, which see any change of what a run does, wrong or not.
+    /// Whether it compares golden records, which see any change of behaviour, wrong or not.
     pub(crate) fn is_golden(&self) -> bool {
         matches!(self, Self::Tests(tests) if tests.filter == GOLDEN)
     }
@@ -221,7 +221,7 @@ const fn tests(package: &'static str, target: &'static str, filter: &'static str
 }
 
 impl Layer {
-    /// Its suites: tests and cuts.
+    /// Its suites: tests and power cuts.
     pub(crate) fn suites(&self) -> Vec<Suite> {
         let tests = self.tests.iter().map(|tests| Suite::Tests(*tests));
         tests.chain((self.cuts)().into_iter().map(Suite::Weir)).collect()
@@ -233,8 +233,9 @@ impl Layer {
     }
 }
 
-/// CI's cuts of file systems whose format begins so: those of each pair, then the campaigns. A violation is not minimised. Linux checks
-/// none of them, since two would share its loop devices and mount points; a format's tools do where they are installed.
+/// CI's power cuts of file systems whose format begins with `format`: those of each pair, then the campaigns. A violation is not
+/// minimised. Linux checks no volumes, because two suites would share its loop devices and mount points; `fsck.f2fs` and `e2fsck`
+/// check some in campaigns, if both are installed.
 fn file_cuts(format: &str) -> Vec<String> {
     let is_of = |what: &&str| match what.split_once("--format ") {
         Some((_, name)) => name.starts_with(format),

@@ -1,9 +1,9 @@
-//! The rules by which mutants are made: their sites in a file, and the text of the file with all of them in it.
+//! The rules that make mutants: their sites in a file, and the text of the file with all of them in it.
 //!
-//! Place: [`super::copy`] gives it the text of a file and takes back the text of the mutated one.
+//! Place: [`super::copy`] passes the text of a file and gets the mutated text.
 //!
-//! Invariants: text is only inserted, so that with no mutant active each expression is what it was; a mutant is one site and one
-//! change; the same text has the same mutants in the same order.
+//! Invariants: text is only inserted, so that without an active mutant each expression is what it was; a mutant is one change at one
+//! site; the same text has the same mutants in the same order.
 //!
 //! Deliberately absent: types. A mutant that the compiler refuses is left out afterwards ([`super::copy`]).
 
@@ -30,7 +30,7 @@ pub(crate) enum Operator {
 }
 
 impl Operator {
-    /// All of them, with name and meaning.
+    /// All operators, with names and meanings.
     pub(crate) const ALL: [(Self, &str, &str); 12] = [
         (Self::ConditionTrue, "condition-true", "the condition of an `if` or a guard holds always"),
         (Self::ConditionFalse, "condition-false", "the condition of an `if`, `while` or a guard never holds"),
@@ -63,22 +63,22 @@ pub(crate) struct Mutant {
     pub(crate) mutated: String,
 }
 
-/// How a mutant is written around a piece of text.
+/// The way in which mutants are written around a piece of text.
 #[derive(Clone, Debug)]
 enum Shape {
-    /// A value of type `bool`: either mutant is there or not.
+    /// A value of type `bool`, with a mutant that makes it true, one that makes it false, or both.
     Choice { yes: Option<usize>, no: Option<usize> },
-    /// A condition with `let` in it, which never holds.
+    /// A condition with a `let`, which never holds.
     LetFalse(usize),
     /// The opposite of a literal.
     Flip(usize),
-    /// A statement or an expression without value that does not happen; `true` if a semicolon has to be added.
+    /// A statement or an expression without a value, which does not happen; `true` if a semicolon has to be added.
     Skip(usize, bool),
     /// Other texts of an expression.
     Others(Vec<(usize, String)>),
     /// Other orders of statements.
     Orders(Vec<(usize, String)>),
-    /// A body that answers at once.
+    /// A body that returns at once.
     Answers(Vec<(usize, bool)>),
 }
 
@@ -96,11 +96,11 @@ pub(crate) struct Mutants {
     sites: Vec<Site>,
 }
 
-/// The mutated text, and where in it each mutant is: an error of the compiler there is of one of them.
+/// The mutated text, and the place of each mutant in it: an error of the compiler in a place is caused by one of its mutants.
 #[derive(Debug, Default)]
 pub(crate) struct Rendered {
     pub(crate) text: String,
-    /// Inner places and narrower ones are of fewer mutants.
+    /// Places with their mutants; inner and narrower places have fewer.
     pub(crate) places: Vec<(Range<usize>, Vec<usize>)>,
 }
 
@@ -114,20 +114,20 @@ pub(crate) fn mutants_of(text: &str) -> Result<Mutants, String> {
 }
 
 impl Mutants {
-    /// A number that another text hardly has (FNV-1a).
+    /// Hash of the text (FNV-1a).
     pub(crate) fn print(&self) -> u64 {
         self.text
             .bytes()
             .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
     }
 
-    /// The text with the mutants in it that have a number.
+    /// The text with the mutants that have a number.
     pub(crate) fn render(&self, id: impl Fn(usize) -> Option<u32>) -> Rendered {
         let written: Vec<Around> = self.sites.iter().map(|site| Around::of(&site.shape, &id)).collect();
         let mut ends = Vec::new();
         for (at, site) in self.sites.iter().enumerate().filter(|(at, _)| !written[*at].before.is_empty()) {
             let (start, end, order) = (site.range.start, site.range.end, at as isize);
-            // At one place: ends first, inner before outer; then beginnings, outer before inner.
+            // At one position ends come first, inner before outer; then beginnings, outer before inner.
             ends.push((end, false, -(start as isize), -order, at));
             ends.push((start, true, -(end as isize), order, at));
         }
@@ -148,7 +148,7 @@ impl Mutants {
                 continue;
             }
             out.text += &written[at].after;
-            // A site of no length has no more than what is before it, and its end is seen first.
+            // A site of no length has only a text before it, and its end is seen first.
             if let Some(start) = began[at] {
                 let has_number = |mutant: &usize| id(*mutant).is_some();
                 let mutants = self.mutants_at(at).into_iter().filter(has_number).collect();
@@ -174,7 +174,7 @@ impl Mutants {
 struct Around {
     before: String,
     after: String,
-    /// Parts of the text before that belong to one mutant alone.
+    /// Parts of `before` that belong to one mutant alone.
     alone: Vec<(Range<usize>, usize)>,
 }
 
@@ -235,7 +235,7 @@ impl Around {
     }
 }
 
-/// Words of what no promise depends on, of checks of our own, and of bugs that are planted by hand.
+/// Words of code on which no promise depends, of our own checks, and of planted bugs.
 const NO_PART: [&str; 17] = [
     "metrics",
     "metric",
@@ -256,12 +256,11 @@ const NO_PART: [&str; 17] = [
     "cpu",
 ];
 
-/// Functions of which no line is mutated, by the beginnings of their names.
-/// `losses_max` is what a judge goes by.
+/// Beginnings of the names of functions without mutants. A judge relies on `losses_max`.
 const NO_FUNCTIONS: [&str; 8] =
     ["audit", "assert", "describe", "trace", "metrics", "fmt", "stats", "losses_max"];
 
-/// Whether the text has no part in what survives a power cut.
+/// Whether the text has no influence on what survives a power cut.
 fn no_part(text: &str) -> bool {
     let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
     words.into_iter().any(|word| NO_PART.contains(&word))
@@ -279,7 +278,7 @@ fn range(of: impl Spanned) -> Range<usize> {
     of.span().byte_range()
 }
 
-/// A call whose value is the statement's: also one that is awaited or whose error is handed on.
+/// Whether an expression is a call, also one that is awaited or whose error is passed on.
 fn is_call(expr: &Expr) -> bool {
     match expr {
         Expr::Call(_) | Expr::MethodCall(_) | Expr::Await(_) => true,
@@ -288,7 +287,7 @@ fn is_call(expr: &Expr) -> bool {
     }
 }
 
-/// An assignment, by what it assigns to.
+/// The place that an assignment assigns to.
 fn assigned(expr: &Expr) -> Option<&Expr> {
     match expr {
         Expr::Assign(assign) => Some(&assign.left),
@@ -317,7 +316,7 @@ fn is_one(expr: &Expr) -> bool {
     matches!(expr, Expr::Lit(lit) if matches!(&lit.lit, Lit::Int(int) if int.base10_digits() == "1"))
 }
 
-/// The operands of a chain of `&&`, or of `||`.
+/// Gathers the operands of a chain of `&&`, or of `||`.
 fn operands<'e>(expr: &'e Expr, is_and: bool, out: &mut Vec<&'e Expr>) {
     match expr {
         Expr::Binary(binary)
@@ -337,7 +336,7 @@ fn has_let(expr: &Expr) -> bool {
     all.iter().any(|operand| matches!(operand, Expr::Let(_)))
 }
 
-/// Whether attributes say that it is for tests.
+/// Whether attributes mark an item as for tests.
 fn is_for_tests(attrs: &[syn::Attribute]) -> bool {
     attrs.iter().any(|attr| {
         let path = attr.path();
@@ -360,7 +359,7 @@ impl<'a> Finder<'a> {
         self.slice(&range(of))
     }
 
-    /// A new mutant; its texts are in one line.
+    /// Adds a mutant, with its texts on one line.
     fn add(&mut self, operator: Operator, at: &Range<usize>, original: &str, mutated: &str) -> usize {
         let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let line = self.text[..at.start].matches('\n').count() + 1;
@@ -379,7 +378,7 @@ impl<'a> Finder<'a> {
         self.sites.push(Site { range, shape });
     }
 
-    /// The condition of an `if`, a `while` or a guard, and what is in it.
+    /// Mutates the condition of an `if`, a `while` or a guard, and its parts.
     fn condition(&mut self, cond: &Expr, may_hold_always: bool) {
         let range = range(cond);
         let text = self.slice(&range);
@@ -414,7 +413,7 @@ impl<'a> Finder<'a> {
             let original = self.slice(&inside);
             let line = range(&sig.ident);
             let mut answers = Vec::new();
-            // One that answers a constant has the mutant of its literal.
+            // A function that returns a literal has the mutant of the literal too.
             for (operator, answer) in [(Operator::AnswerTrue, true), (Operator::AnswerFalse, false)] {
                 let mutated = format!("{{ return {answer}; }}");
                 answers.push((self.add(operator, &line, original, &mutated), answer));
@@ -425,7 +424,7 @@ impl<'a> Finder<'a> {
         self.context.pop();
     }
 
-    /// The statements of a block; `is_unit` if its last expression has no value.
+    /// Mutates the statements of a block; `is_unit` if its last expression has no value.
     fn block(&mut self, block: &Block, is_unit: bool) {
         let last = block.stmts.len().saturating_sub(1);
         self.orders(block, is_unit);
@@ -453,7 +452,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// An expression in the place of a statement.
+    /// Mutates an expression in the place of a statement.
     fn statement(&mut self, expr: &Expr, whole: Range<usize>, ends: bool) {
         match expr {
             Expr::If(choice) => self.choice(choice, true),
@@ -481,7 +480,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// The name that is called, or assigned to; the arguments may have a part of their own.
+    /// The called function, or the place that is assigned to, without arguments, which have mutants of their own.
     fn named(&self, expr: &Expr) -> &'a str {
         match expr {
             Expr::Call(call) => self.text_of(&call.func),
@@ -498,7 +497,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Neighbours that are calls or assignments, at least one of them a call, change places.
+    /// Swaps neighbours that are calls or assignments, at least one of them a call.
     fn orders(&mut self, block: &Block, is_unit: bool) {
         let last = block.stmts.len().saturating_sub(1);
         let plain = |(at, stmt): (usize, &'_ Stmt)| match stmt {
@@ -718,7 +717,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     fn visit_expr_lit(&mut self, lit: &'ast syn::ExprLit) {
         if let Lit::Bool(value) = &lit.lit {
             let at = range(lit);
-            // The field that it is given to says which one it is.
+            // The line tells the literal from others.
             let line = self.text[..at.start].rfind('\n').map_or(0, |newline| newline + 1);
             let end = self.text[at.end..].find('\n').map_or(self.text.len(), |length| at.end + length);
             let around = self.text[line..end].trim();
@@ -792,7 +791,7 @@ mod tests { fn none() -> bool { true && false } }
             "condition-false: self.is_full() → false",
             "call-skipped: self.wrap() → ",
         ];
-        // Metrics are no part of a promise, so nothing changes places with them.
+        // No promise depends on metrics, so nothing is swapped with them.
         let push = push.iter().map(|one| format!("Log::push {}", one.replace("CHAIN", chain)));
         let full = "self.next + 1 >= 8 || self.has_planted(PlantedBug::Full)";
         let is_full = [

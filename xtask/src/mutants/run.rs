@@ -1,11 +1,11 @@
-//! The suites, run on one mutant after the other.
+//! The suites, which are run on one mutant after the other.
 //!
-//! Place: starts the programs of [`super::copy`] with the suites of [`super::layers`].
+//! Place: it starts the programs of [`super::copy`] with the suites of [`super::layers`].
 //!
-//! Invariants: a mutant is tried by the suites of its layer that come to its site until one fails, those first that found most; a suite that
-//! does not come there does what it does without the mutant. A suite that fails without a mutant ends everything.
+//! Invariants: the suites of its layer that reach its site try a mutant until one fails; those that found most come first. A suite that
+//! does not reach the site does the same as without the mutant. A suite that fails without a mutant ends everything.
 //!
-//! Deliberately absent: any notion of why a suite fails; an exit code other than 0 is what CI would see.
+//! Deliberately absent: reasons why a suite fails; CI would see an exit code other than 0, and no more.
 
 use super::copy::{Copy, dir, source};
 use super::draw::{Drawn, Random};
@@ -20,24 +20,24 @@ use std::time::{Duration, Instant};
 /// Number of jobs that run at once.
 const JOBS: usize = 2;
 
-/// A suite hangs when it takes so many times the CPU time that it takes without a mutant, and a while; other builds on the machine do not
-/// bear on it.
+/// A suite hangs if it takes [`HANG_TIMES`] times its CPU time without a mutant, and [`HANG`]; other builds on the machine do not
+/// affect this.
 const HANG_TIMES: u32 = 5;
 const HANG: Duration = Duration::from_secs(20);
 
-/// A suite that waits for what never comes takes no CPU time: it hangs after so many times as much by the clock.
+/// A suite that waits for something that never happens takes no CPU time: it hangs after this many times that limit by the clock.
 const WAIT_TIMES: u32 = 10;
 
-/// A mutant that eats memory ends before the machine does.
+/// Memory limit of a suite, so that a mutant does not use up that of the machine.
 const MEMORY_KIB: u64 = 6 << 20;
 
-/// A suite that passed without a mutant.
+/// Run of a suite that passed without a mutant.
 #[derive(Clone, Debug)]
 pub(crate) struct Baseline {
     pub(crate) suite: Suite,
     /// CPU time.
     pub(crate) time: Duration,
-    /// The mutants whose sites it reaches.
+    /// Mutants whose sites it reaches.
     pub(crate) reached: BTreeSet<u32>,
 }
 
@@ -45,24 +45,24 @@ pub(crate) struct Baseline {
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) drawn: Drawn,
-    /// The suite that found it, and what it said.
+    /// Name of the suite that found it, and its message.
     pub(crate) killed: Option<(String, String)>,
     pub(crate) seconds: f64,
-    /// The suites that come to its site.
+    /// Number of suites that reach its site.
     pub(crate) suites: usize,
 }
 
-/// How a program ended.
+/// End of a program.
 enum End {
     /// It passed, after this CPU time.
     Passed(Duration),
     Failed(String),
-    /// It was ended at its limit.
+    /// It was killed at its limit.
     Late(String),
 }
 
-/// Runs all suites of these layers without a mutant. With a limit, of each layer only as many as take so long, drawn by the seed; one
-/// that takes longer by itself is left out.
+/// Runs all suites of these layers without a mutant. With a limit, only as many of each layer run as fit into it, drawn by the seed; one
+/// that exceeds the time that is left is left out.
 pub(crate) fn baselines(
     copy: &Copy,
     seed: u64,
@@ -75,7 +75,7 @@ pub(crate) fn baselines(
         let mut suites = layer.suites();
         if limit.is_some() {
             Random::new(seed).shuffle(&mut suites);
-            // The short ones of them.
+            // Tests are short, so they come first.
             suites.sort_by_key(|suite| matches!(suite, Suite::Weir(_)));
         }
         let mut chosen: Vec<Baseline> = Vec::new();
@@ -101,10 +101,10 @@ pub(crate) fn baselines(
     ran.into_iter().collect()
 }
 
-/// Nothing that holds a lock here may panic.
+/// No code here panics while it holds a lock.
 const CALM: &str = "no one panics with a lock";
 
-/// Runs a suite without a mutant; with a limit one that is over it is none.
+/// Runs a suite without a mutant; `None` if it exceeds a limit.
 fn baseline(
     copy: &Copy,
     seed: u64,
@@ -129,7 +129,7 @@ fn baseline(
     Ok(Some(Baseline { suite: suite.clone(), time, reached }))
 }
 
-/// Tries each mutant; `told` hears of each as it ends.
+/// Tries each mutant; `told` gets each outcome.
 pub(crate) fn try_all(
     copy: &Copy,
     seed: u64,
@@ -146,7 +146,7 @@ pub(crate) fn try_all(
     all.into_iter().collect()
 }
 
-/// Tries each mutant by one suite, the one beside it.
+/// Tries each mutant by the suite beside it.
 pub(crate) fn try_again(
     copy: &Copy,
     seed: u64,
@@ -168,11 +168,11 @@ pub(crate) fn try_again(
     all.into_iter().collect()
 }
 
-/// For each suite, the number of mutants that it was tried on and the number that it found.
+/// For each suite, the number of mutants that it tried and the number that it found.
 type Records = Mutex<BTreeMap<String, (u32, u32)>>;
 
-/// Suites that come to the mutant, those first that found most in the least time; golden records last, so that only what nothing else
-/// finds is found by them.
+/// Suites that reach the mutant, those first that found most in the least time. Golden records come last, so that they find only what
+/// nothing else finds.
 fn in_turn<'a>(suites: &'a [Baseline], drawn: &Drawn, records: &Records) -> Vec<&'a Baseline> {
     let records = records.lock().expect(CALM);
     let price = |one: &Baseline| {
@@ -218,7 +218,7 @@ fn try_one(
     Ok(Outcome { drawn: drawn.clone(), killed, seconds, suites: reaching.len() })
 }
 
-/// The program of a suite, with limited memory.
+/// Command of a suite, with limited memory.
 fn command(copy: &Copy, seed: u64, suite: &Suite) -> Result<Command, String> {
     let (program, directory, args): (&Path, PathBuf, Vec<String>) = match suite {
         Suite::Weir(args) => {
@@ -246,7 +246,7 @@ fn command(copy: &Copy, seed: u64, suite: &Suite) -> Result<Command, String> {
     Ok(command)
 }
 
-/// Runs a program to its end, or until it has used so much CPU time, or so much has gone by on the clock.
+/// Runs a program to its end, or until it exceeds its limit of CPU time or of time by the clock.
 fn ended(mut command: Command, worker: usize, cpu: Duration, clock: Duration) -> Result<End, String> {
     let wrong = |error: std::io::Error| format!("{}: {error}", dir().display());
     let temporary = dir().join(format!("temporary-{worker}"));
@@ -279,7 +279,7 @@ fn ended(mut command: Command, worker: usize, cpu: Duration, clock: Duration) ->
     Ok(End::Failed(format!("{status}: {}", telling(&text))))
 }
 
-/// CPU time of a process until it ends: user and system time of `/proc/PID/stat`, in hundredths of a second.
+/// CPU time of a process, user and system, from `/proc/PID/stat`, which counts hundredths of a second; `None` if that cannot be read.
 fn cpu_time(process: u32) -> Option<Duration> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split(' ').collect();
@@ -287,7 +287,7 @@ fn cpu_time(process: u32) -> Option<Duration> {
     Some(Duration::from_millis((user? + system?) * 10))
 }
 
-/// The line that says most.
+/// The most telling line.
 fn telling(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let with = |word: &str| lines.iter().position(|line| line.contains(word));
@@ -299,7 +299,7 @@ fn telling(text: &str) -> String {
     line.chars().take(200).collect()
 }
 
-/// Does the work of a list, so many at once; answers in its order. After an error no more is begun.
+/// Does the work of a list, [`JOBS`] at once; returns the results in its order. After an error no more work begins.
 fn in_parallel<T: Sync, R: Send>(
     list: &[&T],
     work: impl Fn(usize, &T) -> Result<R, String> + Sync,

@@ -1,9 +1,9 @@
-//! Why a mutant survives, in writing: `docs/evidence/mutants-survivors.toml`.
+//! Written explanations of why mutants survive: `docs/evidence/mutants-survivors.toml`.
 //!
-//! Place: read by [`super`] after the suites have run.
+//! Place: [`super`] reads them after the suites have run.
 //!
-//! Invariant: an entry is of a mutant by its file, function, operator and texts, so it stays while the code stays and is no longer
-//! found when the code changes.
+//! Invariant: an entry identifies a mutant by file, function, operator and texts, so it holds while the code stays and matches nothing
+//! once the code changes.
 
 use super::draw::{Drawn, KEYS, is_in_json};
 use flashweir_judges::host::root;
@@ -11,12 +11,12 @@ use toml::{Table, Value};
 
 pub(crate) const FILE: &str = "docs/evidence/mutants-survivors.toml";
 
-/// Why nothing found it.
+/// Reason why no suite found a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// It cannot be distinguished from the unchanged code.
+    /// The mutant cannot be distinguished from the unchanged code.
     Equivalent,
-    /// No suite comes to where it makes a difference.
+    /// No suite reaches a place or state in which it makes a difference.
     OutOfReach,
     /// It makes a difference that a suite should see.
     Hole,
@@ -40,7 +40,7 @@ pub(crate) struct Explained {
     pub(crate) why: String,
 }
 
-/// All that are explained.
+/// Reads all explanations.
 pub(crate) fn read() -> Result<Vec<Explained>, String> {
     let text = std::fs::read_to_string(root().join(FILE)).map_err(|error| format!("{FILE}: {error}"))?;
     let table: Table = text.parse().map_err(|error| format!("{FILE}: {error}"))?;
@@ -71,13 +71,13 @@ fn explained(entry: &Value) -> Result<Explained, String> {
 }
 
 impl Explained {
-    /// Whether it is of this mutant, as the JSON has it.
+    /// Whether it explains this mutant, given as JSON.
     pub(crate) fn is_of(&self, mutant: &serde_json::Value) -> bool {
         is_in_json(mutant, &self.key, self.nth)
     }
 }
 
-/// The entry that has to be completed.
+/// Entry for a mutant, which has to be completed.
 pub(crate) fn blank(drawn: &Drawn) -> String {
     let mut table = Table::new();
     for (key, text) in KEYS.into_iter().zip(drawn.key()) {
