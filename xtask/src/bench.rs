@@ -1,6 +1,7 @@
-//! `cargo xtask bench`: the bars of speed and memory, each measured by `benches/` in a process of its own.
+//! `cargo xtask bench`: the bars of speed and memory, measured by `benches/`, each in a process of its own, and beside rivals.
 //!
-//! A bar is a ratio of counts to CPU seconds, or a number of bytes; wall-clock time is judged nowhere.
+//! A bar of `benches/` is a count per CPU second or a number of bytes. The others compare `weir` with another program, or a
+//! server with its model, in the same run; wall-clock time by itself is judged nowhere.
 
 use crate::{bench_metadata, bench_mount, bench_mqsim, bench_nbd};
 use flashweir_judges::builds::cargo;
@@ -33,11 +34,11 @@ const BARS: [(&str, &str, &str, Bar); 13] = [
     ("nbd-session", "requests_per_cpu_s", "requests/CPU s", Bar::AtLeast(1e6)),
 ];
 
-/// Runs the benches that were named, or all; with `--check` a missed bar is a failure.
+/// Runs the named benches, or all; with `--check` a missed bar is a failure.
 pub(crate) fn run(args: &[&str]) -> Result<bool, String> {
     let served = bench_nbd::SPEEDS.iter().chain(&bench_mount::SPEEDS).map(|speed| speed.0);
     let beside_mqsim = bench_mqsim::SPEEDS.map(|speed| speed.0);
-    // All that need a `weir`.
+    // These benches need `weir`.
     let served: Vec<&str> = served.chain([LATENCY, METADATA]).chain(beside_mqsim).collect();
     let known: Vec<&str> = BARS.iter().map(|bar| bar.0).chain(served.clone()).collect();
     let (mut check, mut runs, mut names) = (false, "5", Vec::new());
@@ -93,7 +94,7 @@ pub(crate) fn run(args: &[&str]) -> Result<bool, String> {
             for operation in bench_metadata::OPERATIONS {
                 let (name, answer) = (format!("{operation}-{format}"), measured.answer(operation));
                 let (rival, unit, bar) = match operation {
-                    // The kernel answers it from its cache.
+                    // The kernel answers `stat` from its cache.
                     "stat" => (&measured.ext4_loop, "of Linux's ext4", 0.8),
                     _ => (&measured.passthrough, "of passthrough_ll", 1.0),
                 };
@@ -120,10 +121,10 @@ pub(crate) fn run(args: &[&str]) -> Result<bool, String> {
     Ok(!check || missed == 0)
 }
 
-/// The bar of the latency in real time.
+/// Name of the bar of latency in real time.
 const LATENCY: &str = "nbd-latency";
 
-/// The bars of names and attributes on a mount.
+/// Name of the bars of directory operations on a mount.
 const METADATA: &str = "mount-metadata";
 
 #[derive(Default)]
@@ -146,7 +147,7 @@ impl Table {
     }
 }
 
-/// Digits in groups of three; of ratios, two behind the point.
+/// A number with its digits in groups of three; below 100, with two decimals.
 fn grouped(value: f64) -> String {
     if value < 100.0 {
         return format!("{value:.2}");

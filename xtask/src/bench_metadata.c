@@ -1,6 +1,6 @@
-// What a directory's operations cost: metadata DIR COUNT prints one line of JSON, operations per second of each kind.
+// Measures directory operations: `metadata DIR COUNT` prints one line of JSON, operations per second of each kind.
 //
-// Files are made, looked at, renamed and removed in 16 directories; what is looked at is looked at four times.
+// Files are created, looked up four times, renamed and removed in 16 directories.
 
 #include <errno.h>
 #include <fcntl.h>

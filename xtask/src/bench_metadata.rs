@@ -1,12 +1,12 @@
 //! The bars of directory operations on `weir mount`: compared with libfuse's `passthrough_ll` on Linux's ext4, and with that ext4.
 //!
-//! Files are created, looked at, renamed, removed and unpacked by tar on five file systems in turn: ours of both formats, the
-//! kernel's ext4 on a loop device (its image on tmpfs, as ours), and `passthrough_ll` on a directory of that ext4, by default and with
-//! `default_permissions`. The median of the turns counts.
+//! Files are created, looked up, renamed, removed and unpacked by tar on five file systems in turn: ours in both formats, the
+//! kernel's ext4 on a loop device (with its image on tmpfs, like ours), and `passthrough_ll` on a directory of that ext4, by default
+//! and with `default_permissions`. The median of the turns counts.
 //!
-//! `passthrough_ll` leaves rights to the file system below. Ours has them checked by the kernel, which asks for a directory's
-//! attributes after each change of it (until Linux 7): one request more for each file created, renamed or removed. With
-//! `default_permissions` passthrough has the same. The bar is the one without.
+//! `passthrough_ll` leaves permissions to the file system below. Ours has them checked by the kernel, which asks for a directory's
+//! attributes after each change of it (until Linux 7): one more request for each file created, renamed or removed. With
+//! `default_permissions` the same holds for passthrough. The bar is passthrough without them, and Linux's ext4 for `stat`.
 
 use crate::bench_mount::Rig;
 use crate::bench_turns::median;
@@ -18,23 +18,23 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// Turns of each; odd, so that there is a median.
+/// Number of turns of each file system; odd, so that there is a median.
 const TURNS: usize = 5;
-/// Files of one turn.
+/// Number of files of one turn.
 const FILES: u32 = 4000;
-/// Files of the archive, in directories of 20; their lengths repeat from 0 to 16 KiB.
+/// Number of files of the archive, in directories of 20; their lengths are spread from 0 to 16 KiB.
 const UNPACKED: u32 = 2000;
 
-/// Where the Debian package `libfuse3-dev` has it.
+/// Path of its source in the Debian package `libfuse3-dev`.
 const PASSTHROUGH: &str = "/usr/share/doc/libfuse3-dev/examples/passthrough_ll.c";
 
-/// Measured operations, in operations per second.
+/// Names of the measured operations.
 pub(crate) const OPERATIONS: [&str; 5] = ["create", "stat", "rename", "unlink", "untar"];
 
-/// Operations per second of each kind: medians.
+/// Median rates of the operations, in operations per second.
 type Rates = BTreeMap<String, f64>;
 
-/// The five file systems.
+/// Rates of the five file systems.
 #[derive(Clone, Debug)]
 pub(crate) struct Metadata {
     pub(crate) ext4: Rates,
@@ -45,7 +45,7 @@ pub(crate) struct Metadata {
 }
 
 impl Metadata {
-    /// All that was measured of an operation.
+    /// All rates of an operation.
     pub(crate) fn answer(&self, operation: &str) -> Value {
         json!({
             "ext4": self.ext4[operation],
@@ -57,7 +57,7 @@ impl Metadata {
     }
 }
 
-/// An archive whose contents do not matter.
+/// Makes an archive whose contents do not matter.
 fn archive(dir: &Path) -> Result<PathBuf, String> {
     let tree = dir.join("tree");
     let wrong = |error: std::io::Error| format!("{}: {error}", tree.display());
@@ -72,7 +72,7 @@ fn archive(dir: &Path) -> Result<PathBuf, String> {
     Ok(archive)
 }
 
-/// One turn on one file system.
+/// Takes one turn on one file system.
 fn turn(program: &Path, archive: &Path, dir: &Path) -> Result<Rates, String> {
     std::fs::create_dir(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     let text = take(Command::new(program).arg(dir).arg(FILES.to_string()))?;
@@ -84,7 +84,7 @@ fn turn(program: &Path, archive: &Path, dir: &Path) -> Result<Rates, String> {
     Ok(rates)
 }
 
-/// Measures all five.
+/// Measures all five file systems.
 pub(crate) fn speed() -> Result<Metadata, String> {
     for tool in ["cc", "pkg-config", "mkfs.ext4", "tar"] {
         if !on_path(tool) {

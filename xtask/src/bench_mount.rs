@@ -1,11 +1,11 @@
-//! The bars of `weir mount`'s speed: beside a file system that passes everything on (bindfs on tmpfs), both by FUSE.
+//! The bars of `weir mount`'s speed, compared with a file system that passes everything on (bindfs on tmpfs), both by FUSE.
 //!
-//! fio asks for 4 KiB at random places of a file with O_DIRECT, the same jobs in turns, so that what the machine does meanwhile
-//! hits all. The median of the turns counts. The kernel's own ext4 on a loop device, its image on the same tmpfs, is asked
-//! too: that is what FUSE itself costs, and no bar.
+//! fio reads and writes 4 KiB at random places of a file with O_DIRECT. The file systems take turns with the same jobs, so that
+//! other load on the machine affects all of them. The median of the turns counts. The kernel's ext4 on a loop device, with its
+//! image on the same tmpfs, is measured too: it shows the cost of FUSE itself, and is not a bar.
 //!
-//! bindfs opens the file below without O_DIRECT, as it does by default: tmpfs copies in both cases. Before it, each request
-//! is one of FUSE, as before ours.
+//! bindfs opens the file below without O_DIRECT, as it does by default: tmpfs copies in both cases. Above it, each request is
+//! a FUSE request, as above ours.
 
 use crate::bench_nbd::fio_iops;
 use crate::bench_turns::median;
@@ -15,14 +15,14 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Turns of each; odd, so that there is a median.
+/// Number of turns of each file system; odd, so that there is a median.
 const TURNS: usize = 5;
 /// Seconds of one turn.
 const TURN_S: u32 = 2;
 /// Size of the file, MiB.
 const FILE_MIB: u32 = 256;
 
-/// One comparison: name of the bar, fio's `rw` and `iodepth`.
+/// Name of each bar, with fio's `rw` and `iodepth`.
 pub(crate) const SPEEDS: [(&str, &str, u32); 4] = [
     ("mount-read-qd1", "randread", 1),
     ("mount-read-qd16", "randread", 16),
@@ -30,7 +30,7 @@ pub(crate) const SPEEDS: [(&str, &str, u32); 4] = [
     ("mount-write-qd16", "randwrite", 16),
 ];
 
-/// Requests per second: medians.
+/// Median requests per second.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Speed {
     pub(crate) ours: f64,
@@ -38,11 +38,11 @@ pub(crate) struct Speed {
     pub(crate) ext4_loop: f64,
 }
 
-/// Directories with the three file systems; they are gone with the value.
+/// Directories with mounted file systems, which are unmounted and removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Rig {
     dir: PathBuf,
-    /// Mounts, in order.
+    /// Mount points, in order of mounting.
     mounted: Vec<PathBuf>,
     servers: Vec<Child>,
 }
@@ -63,7 +63,7 @@ impl Rig {
         Ok(dir)
     }
 
-    /// Starts a server of FUSE and waits until it has mounted.
+    /// Starts a FUSE server and waits until it has mounted.
     pub(crate) fn serve(&mut self, mut command: Command, at: PathBuf) -> Result<PathBuf, String> {
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         self.servers.push(child.map_err(|error| format!("{command:?}: {error}"))?);
@@ -78,7 +78,7 @@ impl Rig {
         Ok(at)
     }
 
-    /// Ours, on a device as fast as possible.
+    /// Mounts ours, at maximum speed.
     pub(crate) fn ours(&mut self, format: &str) -> Result<PathBuf, String> {
         let (weir, at) = (published("weir"), self.make(&format!("ours-{format}"))?);
         let image = self.dir.join("memory").join(format!("{format}.img"));
@@ -124,7 +124,7 @@ fn iops(dir: &std::path::Path, rw: &str, depth: u32, seconds: u32) -> Result<f64
     fio_iops(&["--ioengine=libaio", "--direct=1", &file, &size], rw, depth, seconds)
 }
 
-/// Requests per second of all three.
+/// Measures all three file systems.
 pub(crate) fn speed(rw: &str, depth: u32) -> Result<Speed, String> {
     for tool in ["fio", "bindfs", "mkfs.ext4"] {
         if !on_path(tool) {
@@ -134,7 +134,7 @@ pub(crate) fn speed(rw: &str, depth: u32) -> Result<Speed, String> {
     let mut rig = Rig::new()?;
     let dirs = [rig.ours("ext4")?, rig.bindfs()?, rig.ext4_loop()?];
     for dir in &dirs {
-        // All of the file is there before it is asked for.
+        // The whole file is written before it is measured.
         let (file, count) = (format!("of={}", dir.join("file").display()), format!("count={FILE_MIB}"));
         take(Command::new("dd").args([
             "if=/dev/urandom",

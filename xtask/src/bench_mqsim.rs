@@ -1,8 +1,8 @@
-//! The bars of speed beside MQSim: both simulators do the same work in turns, and the medians are compared.
+//! The bars of speed compared with MQSim: both simulators do the same work in turns, and the medians are compared.
 //!
-//! The work is MQSim's own files in `data/mqsim` (8 KiB at random, depth 32, ten virtual seconds), and what `weir import mqsim`
-//! makes of them; a process counts from its beginning to its end. MQSim is not ours to install: `MQSIM` names its program,
-//! and without it nothing is measured, which is said.
+//! The work is in MQSim's own files in `data/mqsim` (8 KiB at random, queue depth 32, ten virtual seconds), and for `weir` in
+//! its import of them; the CPU time of the whole process counts. MQSim is not ours to install: the variable `MQSIM` names its
+//! program, and without it these bars are reported as not measured.
 
 use crate::bench_turns::median;
 use flashweir_judges::host::{published, root};
@@ -11,18 +11,18 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Turns of each; odd, so that there is a median.
+/// Number of turns of each simulator; odd, so that there is a median.
 const TURNS: usize = 5;
 
-/// Name of the bar, and the file of its workload.
+/// Name of each bar, with the file of its workload.
 pub(crate) const SPEEDS: [(&str, &str); 2] = [("mqsim-read", "r8k-qd32"), ("mqsim-write", "w8k-qd32")];
 
-/// Path of MQSim's program, if the environment has it.
+/// Path of MQSim's program, if the environment names it.
 pub(crate) fn program() -> Option<PathBuf> {
     std::env::var_os("MQSIM").map(PathBuf::from)
 }
 
-/// Requests per CPU second: medians, and all turns.
+/// Requests per CPU second: the medians, and all turns.
 #[derive(Clone, Debug)]
 pub(crate) struct Speed {
     pub(crate) ours: f64,
@@ -50,13 +50,13 @@ fn timed(command: &[String]) -> Result<(String, f64), String> {
     }
 }
 
-/// The number in an element of MQSim's answer.
+/// Number in an element of MQSim's output.
 fn element(xml: &str, name: &str) -> Option<f64> {
     let (_, rest) = xml.split_once(&format!("<{name}>"))?;
     rest.split_once('<')?.0.trim().parse().ok()
 }
 
-/// Requests per CPU second of MQSim, whose files are in `dir`.
+/// Requests per CPU second of MQSim with the files in `dir`.
 fn theirs(program: &Path, dir: &Path, workload: &str) -> Result<f64, String> {
     let path = |name: String| dir.join(name).display().to_string();
     let (device, work) = (path("ssd-small-ideal.xml".into()), path(format!("{workload}.xml")));
@@ -68,7 +68,7 @@ fn theirs(program: &Path, dir: &Path, workload: &str) -> Result<f64, String> {
     Ok(requests.ok_or_else(|| format!("{answer}: no <Request_Count>"))? / seconds)
 }
 
-/// Requests per CPU second of `weir fio` on what was imported into `dir`.
+/// Requests per CPU second of `command`, a `weir fio` with the imported files.
 fn ours(command: &[String]) -> Result<f64, String> {
     let (text, seconds) = timed(command)?;
     let answer: Value = serde_json::from_str(&text).map_err(|error| format!("weir fio: {error}"))?;

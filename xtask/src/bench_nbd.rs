@@ -1,7 +1,7 @@
-//! The bars of `weir serve`: its speed beside another server's, and its latency beside its own model's.
+//! The bars of `weir serve`: its speed compared with another server's, and its latency with its own model's.
 //!
-//! Both servers hold their disk in memory and are asked by fio through the same kind of socket, in turns, so that what
-//! the machine does meanwhile hits both. The median of the turns counts.
+//! Both servers have their disk in memory and get requests from fio through the same kind of socket. They take turns, so
+//! that other load on the machine affects both. The median of the turns counts.
 
 use crate::bench_turns::median;
 use flashweir_judges::host::{on_path, published};
@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Turns of each server; odd, so that there is a median.
+/// Number of turns of each server; odd, so that there is a median.
 const TURNS: usize = 5;
 /// Seconds of one turn.
 const TURN_S: u32 = 2;
 
-/// One comparison: name of the bar, fio's `rw` and `iodepth`.
+/// Name of each bar, with fio's `rw` and `iodepth`.
 pub(crate) const SPEEDS: [(&str, &str, u32); 4] = [
     ("nbd-read-qd1", "randread", 1),
     ("nbd-read-qd16", "randread", 16),
@@ -24,7 +24,7 @@ pub(crate) const SPEEDS: [(&str, &str, u32); 4] = [
     ("nbd-write-qd16", "randwrite", 16),
 ];
 
-/// A server that is ended with the value.
+/// A running server, which is killed when this is dropped.
 struct Server {
     child: Child,
     socket: PathBuf,
@@ -46,7 +46,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Ends it as Ctrl-C would; gives what it printed.
+    /// Ends it as Ctrl-C does; returns its output.
     fn end(mut self) -> Result<String, String> {
         let pid = self.child.id().to_string();
         take(Command::new("kill").args(["-INT", &pid]))?;
@@ -58,7 +58,7 @@ impl Server {
         Ok(text)
     }
 
-    /// Requests per second that fio reaches.
+    /// Requests per second of fio on this server.
     fn iops(&self, rw: &str, depth: u32, seconds: u32) -> Result<f64, String> {
         let uri = format!("--uri=nbd+unix:///?socket={}", self.socket.display());
         fio_iops(&["--ioengine=nbd", &uri, "--size=1g"], rw, depth, seconds)
@@ -73,7 +73,7 @@ impl Drop for Server {
     }
 }
 
-/// Requests of 4 KiB per second that fio reaches, where `target` says.
+/// Requests of 4 KiB per second of fio on `target`.
 pub(crate) fn fio_iops(target: &[&str], rw: &str, depth: u32, seconds: u32) -> Result<f64, String> {
     let text = take(Command::new("fio").arg("--name=bench").args(target).args([
         &format!("--rw={rw}"),
@@ -109,14 +109,14 @@ fn sockets() -> Result<[PathBuf; 2], String> {
     Ok([socket("ours"), socket("nbdkit")])
 }
 
-/// Requests per second of ours and of nbdkit's memory plugin: the medians.
+/// Median requests per second of ours and of nbdkit's memory plugin.
 pub(crate) fn speed(rw: &str, depth: u32) -> Result<(f64, f64), String> {
     let [ours, theirs] = sockets()?;
     let ours = weir(&["consumer-tlc-nvme", "--speed", "max"], &ours)?;
     let mut nbdkit = Command::new("nbdkit");
     nbdkit.arg("--foreground").arg("--unix").arg(&theirs).args(["memory", "2G"]);
     let theirs = Server::start(nbdkit, &theirs)?;
-    // Both begin with a disk that has been written, so that reads find data.
+    // Both begin with a written disk, so that reads find data.
     for server in [&ours, &theirs] {
         server.iops("randwrite", 16, TURN_S)?;
     }
@@ -130,18 +130,18 @@ pub(crate) fn speed(rw: &str, depth: u32) -> Result<(f64, f64), String> {
     Ok((ours, theirs))
 }
 
-/// Latency of a read at depth 1 in real time.
+/// Latency of a read at queue depth 1 in real time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Latency {
-    /// The model's median, ns.
+    /// Median of the model, ns.
     pub(crate) model: f64,
-    /// The server's median from request decoded to answer queued, ns.
+    /// Median of the server from a decoded request to its queued answer, ns.
     pub(crate) server: f64,
-    /// How late answers were: median and 99th percentile, ns.
+    /// Delay of answers after their due time: median and 99th percentile, ns.
     pub(crate) late: [f64; 2],
 }
 
-/// Latency of the QD1 read on a device whose medium takes 75 µs.
+/// Measures reads at queue depth 1 on a device whose array read takes 75 µs.
 pub(crate) fn latency() -> Result<Latency, String> {
     let [socket, _] = sockets()?;
     let server = weir(&["mqsim-small-ideal", "--precondition", "instant"], &socket)?;

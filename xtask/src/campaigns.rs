@@ -1,14 +1,14 @@
-//! CI's power cuts: arguments of `weir crash` and its commands, without seeds.
+//! CI's power cuts: arguments of `weir crash` and its subcommands, without seeds.
 //!
-//! Place: run by [`crate::ci`], and as suites on mutants ([`crate::mutants`]). Every pair of format and family is in [`crate::file_pairs`].
+//! Place: [`crate::ci`] runs them, and [`crate::mutants`] as suites. Every pair of format and family is in [`crate::file_pairs`].
 
-/// Worlds of each tiny device, with three random histories each; the full count is `cargo xtask evidence crash-devices`.
+/// Number of worlds of each tiny device, with three random histories each; `cargo xtask evidence crash-devices` runs more.
 pub(crate) const CRASH_WORLDS: u32 = 20;
 
-/// Devices whose features are drawn, in one world each; the full count is `cargo xtask evidence crash-drawn`.
+/// Number of devices whose features are drawn, with one world each; `cargo xtask evidence crash-drawn` runs more.
 pub(crate) const CRASH_DRAWN: u32 = 200;
 
-/// Campaigns of cuts of file systems.
+/// Campaigns of power cuts of file systems.
 pub(crate) const FILE_CUTS: [&str; 21] = [
     "--sequences seq-1 --states-each 12",
     "--format ext4 --sequences seq-1 --states-each 6",
@@ -33,14 +33,14 @@ pub(crate) const FILE_CUTS: [&str; 21] = [
     "--format f2fs-dual --sequences random --count 6 --states-each 40 --on device",
 ];
 
-/// SQLite's promises by each kind of journal, by waiting, and by order where its syncs only order, or everywhere.
+/// Campaigns of power cuts below SQLite: its journal modes with waiting, with order where durability is kept, and with order alone.
 pub(crate) const SQLITE_CUTS: [&str; 3] = [
     "--cuts 100 --format ext4 --order none --journal delete,truncate,persist,wal",
     "--cuts 100 --format ext4-dual --order durable,all --journal delete,persist,wal",
     "--cuts 100 --format f2fs-dual --order durable,all --journal delete,wal",
 ];
 
-/// CI's power cuts of the devices, after shorter checks. A violation is not minimised.
+/// CI's power cuts of devices, after shorter ones. A violation is not minimised.
 pub(crate) fn device_cuts() -> Vec<String> {
     let table = [1, 4, CRASH_WORLDS].map(|worlds| format!("crash --quiet --no-minimise --worlds {worlds}"));
     let drawn = format!("crash --quiet --no-minimise --drawn {CRASH_DRAWN} --worlds 1");

@@ -1,9 +1,9 @@
-//! `cargo xtask check` and `cargo xtask ci`: every step that a change must pass.
+//! `cargo xtask check` and `cargo xtask ci`: the steps that a change must pass.
 //!
-//! `check` needs the Rust toolchain and nothing else: no root, no `/dev/fuse`, no package. `ci` is the same, then what needs more: a
-//! built `weir`, outside programs and file systems that judge it.
+//! `check` needs the Rust toolchain and nothing else: no root, no `/dev/fuse`, no package. `ci` has the same steps and those that need
+//! more: a built `weir`, and outside programs and file systems that judge it.
 //!
-//! Times are printed and never judged here; that is `cargo xtask bench --check`.
+//! Times are printed and never judged here; `cargo xtask bench --check` judges them.
 
 use crate::campaigns::{CRASH_DRAWN, CRASH_WORLDS, FILE_CUTS, SQLITE_CUTS};
 use crate::{file_pairs, freshness, mutants};
@@ -14,13 +14,13 @@ use flashweir_judges::{ext4, f2fs, fio_formats, live_cuts, mount, packages, serv
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Seeds from which each planted bug is looked for.
+/// Number of seeds with which each planted bug has to be found.
 const MUTANT_SEEDS: u64 = 3;
 
-/// Mutants by rule that are tried again; the full run is `cargo xtask evidence mutants`.
+/// Number of mutants by rule that are tried again; the full run is `cargo xtask evidence mutants`.
 const MUTANTS_AGAIN: usize = 14;
 
-/// Runs what needs neither root nor any program but those of the toolchain; says whether nothing failed.
+/// Runs the steps that need neither root nor other programs than the toolchain; returns whether none failed.
 pub(crate) fn check() -> Result<bool, String> {
     let seed = seed()?;
     println!("seed {seed} (again: FLASHWEIR_SEED={seed} cargo xtask check)");
@@ -29,7 +29,7 @@ pub(crate) fn check() -> Result<bool, String> {
     Ok(steps.summary())
 }
 
-/// Runs all steps; says whether none failed.
+/// Runs all steps; returns whether none failed.
 pub(crate) fn run() -> Result<bool, String> {
     let seed = seed()?;
     let out = out_dir()?;
@@ -57,7 +57,7 @@ fn checks(steps: &mut Steps, seed: u64) {
     });
     steps.step("documentation", || {
         let what = ["doc", "--locked", "--workspace", "--no-deps", "--document-private-items", "--quiet"];
-        // Links between private modules are the map of the code; they resolve because private items are shown.
+        // Links between private modules are the map of the code; they resolve because private items are documented.
         show(cargo(seed).env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links").args(what))
     });
     steps.step("tests", || tests(seed));
@@ -119,7 +119,7 @@ fn deny(seed: u64) -> Verdict {
     show(cargo(seed).args(["deny", "--locked", "check", "licenses", "bans", "sources"]))
 }
 
-/// Files of a directory with this extension, sorted, from the root.
+/// Paths from the root of a directory's files with this extension, sorted.
 fn files(dir: &str, extension: &str) -> Result<Vec<PathBuf>, String> {
     let entries = std::fs::read_dir(root().join(dir)).map_err(|error| format!("{dir}: {error}"))?;
     let names = entries.flatten().map(|entry| Path::new(dir).join(entry.file_name()));
@@ -136,7 +136,7 @@ fn name_of(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// Passes if the program succeeds and prints a table: at least a head and one row.
+/// Passes if the program succeeds and prints a table: at least a header and one row.
 fn table(command: &mut Command) -> Verdict {
     match take(command) {
         Err(why) => Verdict::Failed(why),
@@ -170,8 +170,8 @@ fn same_bytes(seed: u64, out: &Path) -> Verdict {
     }
 }
 
-/// Every sequence of one operation, some of two, and some random ones, some of them on the simulated device; fsck.f2fs or
-/// e2fsck looks at a few of the volumes, and Linux replays the journals of some. Then each planted bug of F2FS has to be found.
+/// Runs the campaigns, in which fsck.f2fs or e2fsck checks a few volumes and Linux replays some journals, and every pair of
+/// format, family and device. Then each bug that is planted below F2FS has to be found.
 fn file_cuts(seed: u64) -> Verdict {
     let seed_text = seed.to_string();
     for what in FILE_CUTS {
@@ -182,7 +182,7 @@ fn file_cuts(seed: u64) -> Verdict {
     }
     for pair in file_pairs::of_ci() {
         let all = ["crash", "files", "--quiet", "--seed", &seed_text];
-        // A hundred tables would hide what is wrong; a violation is printed.
+        // A hundred tables would hide a fault, so only violations are printed.
         if let Err(why) = take(weir(seed).args(all).args(pair.split(' '))) {
             return Verdict::Failed(why);
         }
@@ -203,7 +203,7 @@ fn sqlite_cuts(seed: u64) -> Verdict {
     Verdict::Passed(String::new())
 }
 
-/// Each planted bug of the device has to be found, by the command that the documents name, from any seed.
+/// Each planted bug of the device has to be found, with the documented command and any seed.
 fn planted(seed: u64) -> Verdict {
     for seed in seed..seed + MUTANT_SEEDS {
         let text = seed.to_string();
@@ -215,7 +215,7 @@ fn planted(seed: u64) -> Verdict {
     Verdict::Passed(format!("{MUTANT_SEEDS} seeds"))
 }
 
-/// Mutants by rule that the evidence found, each by the suite that found it.
+/// Tries mutants that the evidence has as found, each with the suite that found it.
 fn mutants_again(seed: u64) -> Verdict {
     match mutants::again(seed, MUTANTS_AGAIN) {
         Ok(true) => Verdict::Passed(String::new()),
@@ -230,7 +230,7 @@ fn crash(seed: u64) -> Verdict {
     if !matches!(table, Verdict::Passed(_)) {
         return table;
     }
-    // A table of two hundred rows would hide what is wrong; a violation is printed.
+    // A table of two hundred rows would hide a fault, so only violations are printed.
     match take(weir(seed).args(["crash", "--seed", &seed_text, "--drawn", &drawn, "--worlds", "1"])) {
         Ok(_) => Verdict::Passed(format!("and {drawn} drawn devices")),
         Err(why) => Verdict::Failed(why),

@@ -3,10 +3,10 @@
 //! Place: tests of `cargo xtask check`. They read the texts of the repository and start nothing.
 //!
 //! A citation is the name of a document in `specs/`, a blank, the section sign and a number, all on one line (`specs/README.md`). Documents
-//! number their headings, and their rules in bold at the beginning of a line, an item or a row. What names the tests of a section (a
-//! paragraph "Tests: …") must name functions or quoted names of `crates/`.
+//! number their headings, and their rules in bold at the beginning of a line, an item or a row. A paragraph "Tests: …", which names the
+//! tests of a section, must name functions or quoted names in `crates/`.
 //!
-//! Deliberately absent: links to other hosts, and whether a section says what the citing text makes of it.
+//! Deliberately absent: links to other hosts, and whether a section says what the citing text claims.
 
 use flashweir_judges::host::root;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,7 +34,7 @@ const PLACES: [&str; 14] = [
     "CHANGELOG.md",
 ];
 
-/// Kinds of files that are texts of ours.
+/// Extensions of the files that are our texts.
 const KINDS: [&str; 9] = ["rs", "md", "toml", "c", "h", "py", "sh", "fio", "f"];
 
 /// A text with its path from the root.
@@ -58,7 +58,7 @@ impl Text {
     }
 }
 
-/// The texts below `PLACES`, in the order of their paths.
+/// Texts below [`PLACES`], in the order of their paths.
 fn texts() -> Vec<Text> {
     let root = root();
     let mut todo: Vec<PathBuf> = PLACES.iter().map(|place| root.join(place)).collect();
@@ -82,19 +82,19 @@ fn texts() -> Vec<Text> {
     texts
 }
 
-/// The number of a section, as in 6.10.
+/// Number of a section, as in 6.10.
 type Number = Vec<u32>;
 
-/// A section or rule: its line and how it begins.
+/// A section or rule: its line and its beginning.
 struct Section {
     line: usize,
     title: String,
 }
 
-/// The numbers of one document.
+/// Sections of one document, by number.
 type Sections = BTreeMap<Number, Section>;
 
-/// A number at the beginning of `text`, and what follows.
+/// A number at the beginning of `text`, and the rest.
 fn number(text: &str) -> Option<(Number, &str)> {
     let mut number = Vec::new();
     let mut rest = text;
@@ -113,7 +113,7 @@ fn dotted(number: &[u32]) -> String {
     number.iter().map(u32::to_string).collect::<Vec<_>>().join(".")
 }
 
-/// Lines of a document outside of its code blocks, numbered from 1.
+/// Lines of a document outside its code blocks, numbered from 1.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut in_code = false;
     (1..).zip(text.lines()).filter(move |(_, line)| {
@@ -123,7 +123,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The number that a line of a document defines.
+/// Number that a line of a document defines, and the rest of the line.
 fn defined(line: &str) -> Option<(Number, &str)> {
     if line.starts_with('#') {
         return number(line.trim_start_matches('#').trim_start());
@@ -134,7 +134,7 @@ fn defined(line: &str) -> Option<(Number, &str)> {
     (number.len() > 1 && rest.starts_with("**")).then_some((number, rest))
 }
 
-/// The sections of each document, and what is wrong with them.
+/// Sections of each document, and their faults.
 fn sections(texts: &[Text]) -> (BTreeMap<String, Sections>, Vec<String>) {
     let mut all = BTreeMap::new();
     let mut faults = Vec::new();
@@ -155,7 +155,7 @@ fn sections(texts: &[Text]) -> (BTreeMap<String, Sections>, Vec<String>) {
     (all, faults)
 }
 
-/// The section that `number` may have meant.
+/// The section that `number` may mean.
 fn nearest(sections: &Sections, number: &[u32]) -> String {
     let distance = |other: &Number| {
         let common = other.iter().zip(number).take_while(|(a, b)| a == b).count();
@@ -173,7 +173,7 @@ fn nearest(sections: &Sections, number: &[u32]) -> String {
     }
 }
 
-/// Fault of the citation whose sign is between `before` and `after`; `None` for the sign itself in code.
+/// Checks the citation whose sign is between `before` and `after`; the sign itself in code passes.
 fn cited(documents: &BTreeMap<String, Sections>, before: &str, after: &str) -> Result<(), String> {
     if before.ends_with('`') && after.starts_with('`') {
         return Ok(());
@@ -195,7 +195,7 @@ fn cited(documents: &BTreeMap<String, Sections>, before: &str, after: &str) -> R
     Err(format!("specs/{name}.md has no {}; {nearest}", dotted(&number)))
 }
 
-/// Whether a line, with what the next one begins with, cites in the old form, by a number alone as in "spec 6.4".
+/// Whether a line, with the beginning of the next one, cites in the old form, by a number alone as in "spec 6.4".
 fn is_old(line: &str, next: &str) -> bool {
     let lower = line.to_lowercase();
     let of_sheet = lower.match_indices("spec").any(|(at, word)| {
@@ -215,7 +215,7 @@ fn is_old(line: &str, next: &str) -> bool {
     of_sheet || by_word
 }
 
-/// Paths `specs/NAME.md` in a line that name no document.
+/// Names in the paths `specs/NAME.md` of a line that are no documents.
 fn lost_documents<'a>(line: &'a str, documents: &BTreeMap<String, Sections>) -> Vec<&'a str> {
     let paths = line.match_indices("specs/").filter_map(|(at, start)| {
         let rest = &line[at + start.len()..];
@@ -226,7 +226,7 @@ fn lost_documents<'a>(line: &'a str, documents: &BTreeMap<String, Sections>) -> 
     paths.filter(|name| *name != "README" && !documents.contains_key(*name)).collect()
 }
 
-/// Faults of the citations of a text.
+/// Number of the citations of a text, and their faults.
 fn citations(text: &Text, documents: &BTreeMap<String, Sections>) -> (usize, Vec<String>) {
     let mut faults = Vec::new();
     let mut count = 0;
@@ -251,7 +251,7 @@ fn citations(text: &Text, documents: &BTreeMap<String, Sections>) -> (usize, Vec
     (count, faults)
 }
 
-/// The anchors that a Markdown renderer gives to the headings of a document.
+/// Anchors that a Markdown renderer gives to the headings of a document.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();
     for (_, line) in prose(text).filter(|(_, line)| line.starts_with('#')) {
@@ -276,7 +276,7 @@ fn without_code(line: &str) -> String {
     kept
 }
 
-/// The targets of links in a line.
+/// Targets of the links in a line.
 fn targets(line: &str) -> Vec<String> {
     let line = without_code(line);
     let starts = line.match_indices("](").map(|(at, start)| &line[at + start.len()..]);
@@ -296,7 +296,7 @@ fn straight(path: &Path) -> String {
     parts.join("/")
 }
 
-/// Faults of the relative links of a document; `exists` knows the files that are no texts.
+/// Faults of the relative links of a document; `exists` knows files that are no texts.
 fn links(text: &Text, texts: &[Text], exists: impl Fn(&str) -> bool) -> Vec<String> {
     let mut faults = Vec::new();
     let here = Path::new(&text.path).parent().expect("a file is in a directory");
@@ -320,7 +320,7 @@ fn links(text: &Text, texts: &[Text], exists: impl Fn(&str) -> bool) -> Vec<Stri
     faults
 }
 
-/// The names in the paragraphs of a specification that begin with "Tests:", with their lines.
+/// Names in the paragraphs of a specification that begin with "Tests:", with their lines.
 fn tests_named(text: &str) -> Vec<(usize, &str)> {
     let mut names = Vec::new();
     let mut in_tests = false;
@@ -338,7 +338,7 @@ fn citations_lead_to_sections() {
     let texts = texts();
     let (documents, mut faults) = sections(&texts);
     let mut count = 0;
-    // This file has citations that lead nowhere, for its tests.
+    // The tests of this file have citations that lead nowhere.
     for text in texts.iter().filter(|text| !file!().ends_with(&text.path)) {
         let (found, wrong) = citations(text, &documents);
         count += found;

@@ -1,7 +1,7 @@
-//! `cargo xtask dist`: what is published of one commit, in `target/xtask/dist`.
+//! `cargo xtask dist`: the archive that is published of a commit, in `target/xtask/dist`.
 //!
-//! An archive has the program, its completions, its manual pages, and the texts that a user needs without the repository; beside it lies
-//! its SHA-256. The same commit, compiler and machine give the same archive: names are sorted and times are those of the commit.
+//! An archive has the program, its completions, its manual pages, and the texts that a user needs without the repository; its SHA-256
+//! is beside it. The same commit, compiler and machine give the same archive: names are sorted and times are those of the commit.
 
 use flashweir_judges::builds::cargo;
 use flashweir_judges::host::{commit, out_dir, output, published, root};
@@ -10,10 +10,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Shells, and what a completion for each is called where it is installed.
+/// Shells, with the file names of their completions.
 const COMPLETIONS: [(&str, &str); 3] = [("bash", "weir.bash"), ("zsh", "_weir"), ("fish", "weir.fish")];
 
-/// Texts that go along.
+/// Texts in the archive.
 const TEXTS: [&str; 4] = ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"];
 
 /// Makes the archive; an uncommitted change is a failure, because the archive could not be reproduced.

@@ -1,7 +1,7 @@
 //! `cargo xtask evidence`: the full counts behind a claim, in `docs/evidence/NAME.json`.
 //!
-//! Work is cut into chunks. Each chunk that is done is in the file before the next begins, so that a run
-//! which was stopped goes on where it was; with another commit or seed it begins anew.
+//! Work is divided into chunks. Each finished chunk is in the file before the next one begins, so that a stopped
+//! run continues where it was; with another commit or seed it starts again.
 
 use crate::file_pairs;
 use crate::mutants;
@@ -16,23 +16,23 @@ use std::path::PathBuf;
 /// Kind of a count.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// Worlds of each tiny device, with several random histories each, in chunks of so many.
+    /// Worlds of each tiny device, with several random histories each, `chunk` of them in a chunk.
     CrashWorlds { chunk: u64, wanted: u64 },
-    /// So many devices whose features are drawn, in chunks of so many.
+    /// Devices whose features are drawn, `chunk` of them in a chunk.
     CrashDrawn { chunk: u64, wanted: u64 },
-    /// Cut states of a file system, by kind of sequences and flushes, until the sum of distinct ones is reached.
+    /// Campaigns of power cuts of a file system in turn, until `wanted` distinct states are reached.
     FileCuts { campaigns: &'static [&'static str], wanted: u64 },
     /// Sequences of every pair of format, family and device.
     FilePairs,
-    /// Cuts below SQLite, so many of each kind of promise.
+    /// Power cuts below SQLite, `wanted` in each campaign.
     SqliteCuts { campaigns: &'static [&'static str], wanted: u64 },
-    /// Power cuts of running servers, so many under our client and as many under fio, in chunks of so many.
+    /// Power cuts of running servers, `wanted` under our client and as many under fio, `chunk` of each in a chunk.
     LiveCuts { chunk: u32, wanted: u64 },
-    /// The claims of a paper at full scale, one study after the other, with so many seeds.
+    /// Claims of a paper at full scale, one study after the other.
     Claims { paper: &'static str, seeds: u32, studies: &'static [&'static str] },
-    /// Mutants by rule, so many.
+    /// Mutants by rule.
     Mutants { wanted: usize },
-    /// Lines `what: ours X, theirs Y, Z %` of integration tests with this name.
+    /// Lines `what: ours X, theirs Y, Z %` of integration tests with `filter` in their names.
     Comparisons { filter: &'static str },
 }
 
@@ -50,7 +50,7 @@ const ALL: [(&str, Kind); 11] = [
     ("mqsim", Kind::Comparisons { filter: "mqsim" }),
 ];
 
-/// Gathers the evidence that was named, or all.
+/// Gathers the named evidence, or all.
 pub(crate) fn run(names: &[&str]) -> Result<bool, String> {
     for name in names {
         if !ALL.iter().any(|(known, _)| known == name) {
@@ -91,7 +91,7 @@ const RFLUSH: &[&str] = &[
     "fileserver-linkbench-buffered",
 ];
 
-/// Campaigns of file cuts, in turn; the last four with order in the place of waiting.
+/// Campaigns of power cuts of F2FS; the last four have order in place of waiting.
 const FILE_CUTS: [&str; 11] = [
     "--sequences random --states 55000 --fsck-every 400",
     "--sequences seq-1 --states-each 25 --fsck-every 200",
@@ -106,7 +106,7 @@ const FILE_CUTS: [&str; 11] = [
     "--format f2fs-dual --sequences seq-1 --states-each 12 --fsck-every 200",
 ];
 
-/// The same of ext4, with its data ordered, in the journal, and with order in the place of waiting.
+/// The same of ext4, with ordered data, with data in the journal, and with order in place of waiting.
 const EXT4_CUTS: [&str; 10] = [
     "--format ext4 --sequences random --states 20000 --fsck-every 200 --kernel-every 1000",
     "--format ext4 --sequences seq-1 --states-each 12 --fsck-every 200 --kernel-every 1000",
@@ -120,8 +120,8 @@ const EXT4_CUTS: [&str; 10] = [
     "--format ext4-dual --sequences seq-1 --states-each 12 --fsck-every 200 --kernel-every 1000",
 ];
 
-/// Kinds of promises of SQLite: its journals by waiting, with order in the place of waiting where durability is kept, and by order
-/// alone, on both file systems.
+/// Campaigns of power cuts below SQLite, one for each kind of promise: its journal modes with waiting, with order where durability is
+/// kept, and with order alone, on both file systems.
 const SQLITE_CUTS: [&str; 14] = [
     "--format ext4 --journal delete --sync full --order none",
     "--format ext4 --journal delete --sync extra --order none",
@@ -139,7 +139,7 @@ const SQLITE_CUTS: [&str; 14] = [
     "--format f2fs-dual --journal wal --sync full --order all",
 ];
 
-/// Result of one campaign of file cuts.
+/// Result of one campaign of power cuts of a file system.
 fn file_chunk(seed: u64, report: &Value) -> Value {
     let totals = &report["totals"];
     json!({
@@ -158,8 +158,8 @@ struct Evidence {
 }
 
 impl Evidence {
-    /// Continues the file of this name if it is of this commit, otherwise begins a new one. A run that is
-    /// continued keeps its seed.
+    /// Continues the file of this name if it is of this commit, and of the given seed if there is one; otherwise begins
+    /// a new one. A continued run keeps its seed.
     fn open(name: &str) -> Result<Self, String> {
         let dir = root().join("docs/evidence");
         std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
@@ -210,7 +210,7 @@ impl Evidence {
         self.chunks().iter().filter_map(|chunk| chunk[key].as_u64()).sum()
     }
 
-    /// So many worlds of each tiny device, or one world of each of so many drawn ones.
+    /// Runs `wanted` worlds of each tiny device, or one world of each of `wanted` drawn ones.
     fn crash_worlds(&mut self, is_drawn: bool, chunk: u64, wanted: u64) -> Result<bool, String> {
         take(&mut weir_builds(self.seed))?;
         let (each, unit) = match is_drawn {
@@ -219,7 +219,7 @@ impl Evidence {
         };
         let done = |file: &Self| file.chunks().len() as u64 * chunk;
         while done(self) < wanted {
-            // Worlds of a chunk have seeds that follow each other: chunks keep apart.
+            // Worlds of a chunk have consecutive seeds, so seeds of chunks are far apart.
             let seed = self.seed + 1_000 * self.chunks().len() as u64;
             let (seed_text, count) = (seed.to_string(), chunk.to_string());
             let of: &[&str] = match is_drawn {
@@ -244,15 +244,14 @@ impl Evidence {
         let mut sums: serde_json::Map<String, Value> =
             sums.map(|key| (key.to_owned(), json!(self.sum(key)))).into_iter().collect();
         if !is_drawn {
-            // Every chunk has all of them.
+            // Every chunk has the same devices.
             sums.insert("devices".into(), self.chunks()[0]["devices"].clone());
         }
         self.finish(Value::Object(sums))?;
         Ok(self.sum("violations") == 0)
     }
 
-    /// Chunks take turns: bounded and drawn sequences, and those on a nearly full volume; range flushes and FLUSH; the model
-    /// device and the simulated one. `fsck.f2fs` or `e2fsck` looks at some of the images.
+    /// Campaigns take turns, each run is a chunk. `fsck.f2fs` or `e2fsck` checks some of the images.
     fn file_cuts(&mut self, campaigns: &[&str], wanted: u64) -> Result<bool, String> {
         take(&mut weir_builds(self.seed))?;
         while self.chunks().len() < campaigns.len() || self.sum("states") < wanted {
@@ -260,7 +259,7 @@ impl Evidence {
             let seed = self.seed + chunk as u64;
             let seed_text = seed.to_string();
             let what = ["crash", "files", "--quiet", "--output", "json", "--seed", &seed_text];
-            // A violation is in what is printed, and counted below.
+            // A violation is in the output, and is counted below.
             let output =
                 weir(self.seed).args(what).args(campaigns[chunk % campaigns.len()].split(' ')).output();
             let output = output.map_err(|error| format!("weir crash files: {error}"))?;
@@ -280,13 +279,13 @@ impl Evidence {
         Ok(violations == 0)
     }
 
-    /// One chunk for each kind of promise.
+    /// Runs one chunk for each campaign.
     fn sqlite_cuts(&mut self, campaigns: &[&str], wanted: u64) -> Result<bool, String> {
         take(&mut weir_builds(self.seed))?;
         for what in &campaigns[self.chunks().len().min(campaigns.len())..] {
             let (seed, cuts) = (self.seed.to_string(), wanted.to_string());
             let all = ["crash", "sqlite", "--quiet", "--output", "json", "--seed", &seed, "--cuts", &cuts];
-            // A violation is in what is printed, and counted below.
+            // A violation is in the output, and is counted below.
             let output = weir(self.seed).args(all).args(what.split(' ')).output();
             let output = output.map_err(|error| format!("weir crash sqlite: {error}"))?;
             let answer: Value = serde_json::from_slice(&output.stdout).map_err(|_| {
@@ -306,7 +305,7 @@ impl Evidence {
         Ok(violations == 0)
     }
 
-    /// One chunk for each mutant. What is written about survivors is looked up again at the end.
+    /// Runs one chunk for each mutant. Explanations of survivors are looked up again at the end.
     fn mutants(&mut self, wanted: usize) -> Result<bool, String> {
         let before: BTreeSet<u32> =
             self.chunks().iter().filter_map(|chunk| chunk["id"].as_u64()?.try_into().ok()).collect();
@@ -331,7 +330,7 @@ impl Evidence {
         self.chunks().iter().for_each(|chunk| live_cuts::add(&mut sums, &chunk["counts"]));
         while ["client", "fio"].iter().any(|by| live_cuts::total(&sums, by, "cuts") < wanted) {
             let seed = self.seed + 1_000 * self.chunks().len() as u64;
-            // A state that the contract forbids is an error, which ends this.
+            // A state that the contract forbids is an error, which ends the run.
             let counts = live_cuts::campaign(seed, chunk, chunk)?;
             live_cuts::add(&mut sums, &counts);
             self.add_chunk(json!({ "seed": seed, "violations": 0, "counts": counts }))?;
@@ -341,7 +340,7 @@ impl Evidence {
         Ok(true)
     }
 
-    /// A claim outside of its band is a result; this fails only if a study does.
+    /// Runs the studies. A claim outside its band is a result; this fails only if a study does.
     fn claims(&mut self, paper: &str, seeds: u32, studies: &[&str]) -> Result<bool, String> {
         take(&mut weir_builds(self.seed))?;
         for study in studies {

@@ -1,6 +1,6 @@
-//! Every pair of format, family of sequences and device that `weir crash files` knows, so that none is left out by oversight.
+//! Every pair of format and family of sequences, on every device that `weir crash files` knows, so that none is forgotten.
 //!
-//! F2FS with blocks that change owners (`reuse`) on a late device once held a violation, and was in no run of CI and in no evidence.
+//! F2FS with blocks that change owners (`reuse`) on a late device once had a violation, and was in no run of CI and in no evidence.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ const FORMATS: [&str; 5] = ["f2fs", "f2fs-dual", "ext4", "ext4-journal", "ext4-d
 
 const DEVICES: [&str; 3] = ["model", "late", "device"];
 
-/// Families, with the sequences of each in CI: on a device whose states are cheap, and on the simulated one.
+/// Families, with the number of their sequences in CI: on a device whose states are cheap, and on the simulated one.
 const FAMILIES: [(&str, [u64; 2]); 8] = [
     ("seq-1", [24, 6]),
     ("seq-2", [4, 3]),
@@ -20,10 +20,10 @@ const FAMILIES: [(&str, [u64; 2]); 8] = [
     ("cleaning", [2, 3]),
 ];
 
-/// Sequences of the evidence for each one of CI.
+/// Number of sequences in the evidence for each one in CI.
 const EVIDENCE: u64 = 12;
 
-/// Options of a command for each pair; F2FS, which has two ways to flush, has both on the model device.
+/// Options of a command for each pair and device; F2FS, which has two ways to flush, has both on all but the simulated device.
 fn pairs(times: u64, states_each: u64) -> Vec<String> {
     let mut all = Vec::new();
     for format in FORMATS {
@@ -42,12 +42,12 @@ fn pairs(times: u64, states_each: u64) -> Vec<String> {
     all
 }
 
-/// The share of CI.
+/// CI's share.
 pub(crate) fn of_ci() -> Vec<String> {
     pairs(1, 40)
 }
 
-/// The full counts.
+/// Full counts.
 pub(crate) fn of_evidence() -> Vec<String> {
     pairs(EVIDENCE, 120).into_iter().map(|pair| pair + " --fsck-every 200").collect()
 }

@@ -1,14 +1,15 @@
-//! Whether evidence is of the code as it is: for each file in `docs/evidence`, the code that it judges, and what changed there since.
+//! Age of evidence: for each file in `docs/evidence`, the code that it judges, and how much of that has changed since.
 //!
-//! Place: a step of `cargo xtask ci`, which says it and fails for no age: full counts take hours, and are gathered when a change deserves it.
+//! Place: a step of `cargo xtask ci`, which reports ages and fails for none: full counts take hours, and are gathered when a change
+//! deserves it.
 //!
-//! Invariant: a file of evidence that is not in the table fails the step, so that none is forgotten.
+//! Invariant: the step fails if a file of evidence is not in the table, so that none is forgotten.
 
 use flashweir_judges::host::{output, root};
 use flashweir_judges::steps::Verdict;
 use serde_json::Value;
 
-/// The device and what judges it.
+/// Crates of the device, and those that judge it.
 const DEVICE: &[&str] =
     &["crates/core", "crates/contract", "crates/ftl", "crates/device", "crates/host", "crates/crash"];
 /// Further crates that power cuts of file systems depend on.
@@ -32,7 +33,7 @@ const JUDGES: [(&str, &[&[&str]]); 14] = [
     ("waf-theory", &[&["crates/core", "crates/ftl", "crates/device"]]),
 ];
 
-/// Names of the pieces of evidence that are there, sorted.
+/// Names of the existing pieces of evidence, sorted.
 fn files() -> Result<Vec<String>, String> {
     let dir = root().join("docs/evidence");
     let entries = std::fs::read_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
@@ -66,7 +67,7 @@ fn age(name: &str, paths: &[&[&str]]) -> Result<Option<String>, String> {
     })
 }
 
-/// Says of each piece of evidence whether it is of the code as it is.
+/// Reports for each piece of evidence whether the code that it judges is unchanged.
 pub(crate) fn step() -> Verdict {
     let names = match files() {
         Ok(names) => names,

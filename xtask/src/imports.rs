@@ -1,15 +1,15 @@
-//! No circle of imports: a file that uses what another one defines is not used by that one in turn, not over others either.
+//! Imports form no circles: if a file uses what another file defines, that one does not use the first, directly or through others.
 //!
 //! Place: tests of `cargo xtask check`. They read the sources of the repository and start nothing.
 //!
 //! A name counts for the file that defines it, however many `use` are in between. A module that only declares its children and re-exports
-//! them does not use them. Folders are judged by the same rule: in each folder its files and its subfolders, the latter as wholes, form no
-//! circle. Code for tests is left out.
+//! them does not use them. Folders obey the same rule: the files and subfolders of a folder, the latter as wholes, form no circle. Code
+//! for tests is left out.
 //!
-//! Invariant: the known circles are a list that only shrinks; one that is gone, or smaller, fails until the list says so.
+//! Invariant: the list of known circles only shrinks; the test fails if one is gone, or smaller, until the list says so.
 //!
-//! Deliberately absent: methods. A call of `x.f()` does not say where `f` is defined; only the type's definition counts. Circles between
-//! crates: cargo refuses them.
+//! Deliberately absent: methods, because a call `x.f()` does not say where `f` is defined (only the type's definition counts); circles
+//! between crates, because cargo refuses them.
 
 use flashweir_judges::host::root;
 use proc_macro2::{TokenStream, TokenTree};
@@ -19,7 +19,7 @@ use std::path::Path;
 use syn::visit::{self, Visit};
 use syn::{Item, UseTree, Visibility};
 
-/// Circles that are left, each with its files or entries in the order of their paths, and why.
+/// Known circles, each with its files or entries in the order of their paths, and the reason.
 const KNOWN: &[(&[&str], &str)] = &[(
     &["crates/sqlite/src/guest.rs", "crates/sqlite/src/interface.rs"],
     "SQLite calls back: the thread makes the interface known, and its functions ask the client of their thread.",
@@ -28,26 +28,26 @@ const KNOWN: &[(&[&str], &str)] = &[(
 /// Edges from each file, or entry of a folder, to those that it uses.
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// A `use` in a module: the path, and whether it is only handed on.
+/// A `use` in a module: the path, and whether it is re-exported.
 struct Import {
     path: Vec<String>,
     is_public: bool,
 }
 
-/// A module of a crate, of a file or inside one.
+/// A module of a crate: a file or a part of one.
 #[derive(Default)]
 struct Module {
     file: String,
-    /// Names that it defines, but for modules.
+    /// Names that it defines, except modules.
     items: BTreeSet<String>,
     children: BTreeSet<String>,
     imports: BTreeMap<String, Vec<Import>>,
     globs: Vec<Import>,
-    /// Paths in its code, as they are written.
+    /// Paths in its code, as written.
     paths: BTreeSet<Vec<String>>,
 }
 
-/// The modules of a crate by their paths; the root's is empty.
+/// Modules of a crate by their paths; the root's path is empty.
 type Modules = BTreeMap<Vec<String>, Module>;
 
 fn is_for_tests(attrs: &[syn::Attribute]) -> bool {
@@ -78,7 +78,7 @@ fn attributes(item: &Item) -> &[syn::Attribute] {
     }
 }
 
-/// The name that an item defines, if it is neither a module nor a `use`.
+/// Name that an item defines, if it is neither a module nor a `use`.
 fn defines(item: &Item) -> Option<&syn::Ident> {
     match item {
         Item::Const(item) => Some(&item.ident),
@@ -94,7 +94,7 @@ fn defines(item: &Item) -> Option<&syn::Ident> {
 }
 
 impl Module {
-    /// Takes the leaves of a `use`; `before` is the path to the left.
+    /// Adds the leaves of a `use`; `before` is the path to the left.
     fn import(&mut self, before: &[String], tree: &UseTree, is_public: bool) {
         let with = |name: &syn::Ident| [before, &[name.to_string()]].concat();
         match tree {
@@ -116,7 +116,7 @@ impl Module {
         }
     }
 
-    /// Takes the paths among the tokens of a macro, but for fields and methods.
+    /// Adds the paths among the tokens of a macro, except fields and methods.
     fn tokens(&mut self, tokens: TokenStream) {
         let mut path: Vec<String> = Vec::new();
         let (mut colons, mut after_dot) = (0, false);
@@ -152,7 +152,7 @@ impl Module {
     }
 }
 
-/// Takes what is written inside the items of a module.
+/// Visitor that adds the paths inside the items of a module.
 struct Inside<'a>(&'a mut Module);
 
 impl<'ast> Visit<'ast> for Inside<'_> {
@@ -169,7 +169,7 @@ impl<'ast> Visit<'ast> for Inside<'_> {
     }
 
     fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
-        // Of a function; the whole module sees it here, which is too much only for equal names.
+        // A `use` in a function counts for the whole module here, which is wrong only for equal names.
         self.0.import(&[], &item.tree, false);
     }
 
@@ -188,7 +188,7 @@ impl<'ast> Visit<'ast> for Inside<'_> {
     }
 }
 
-/// The modules of a crate, read from its root on. `read` knows the texts of files by their paths.
+/// Modules of a crate, read from its root file on. `read` returns the text of a file by its path.
 fn modules(root: &str, read: &dyn Fn(&str) -> Option<String>) -> Modules {
     let mut modules = Modules::new();
     let text = read(root).unwrap_or_else(|| panic!("there is no {root}"));
@@ -251,11 +251,11 @@ fn items(
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Target {
     Module(Vec<String>),
-    /// An item, by the file that defines it.
+    /// File that defines an item.
     File(String),
 }
 
-/// Finds what names mean. `trail` holds what is being looked up, so that globs of each other end.
+/// Resolves names. `trail` has the names that are being looked up, so that globs of each other end.
 struct Lookup<'a> {
     modules: &'a Modules,
     trail: Vec<(Vec<String>, String)>,
@@ -282,7 +282,7 @@ impl Lookup<'_> {
             let is_last = nth + 1 == rest.len();
             match self.name(module, name, is_last) {
                 Some(found) => target = found,
-                // What a macro of that module defines.
+                // A macro of that module defines it.
                 None if nth > 0 || is_anchored => {
                     return Some(Target::File(self.modules[module].file.clone()));
                 }
@@ -326,14 +326,14 @@ impl Lookup<'_> {
     }
 }
 
-/// Uses among the files of a crate.
+/// Graph of the uses among the files of a crate.
 fn graph(modules: &Modules) -> Graph {
     let mut graph: Graph = modules.values().map(|module| (module.file.clone(), BTreeSet::new())).collect();
     for (at, module) in modules {
         let mut lookup = Lookup { modules, trail: Vec::new() };
         let mut edges = BTreeSet::new();
         for path in &module.paths {
-            // A name alone that is a module's is a variable here.
+            // A path that is only the name of a module is a variable here.
             match lookup.path(at, path) {
                 Some(Target::File(file)) => drop(edges.insert(file)),
                 Some(Target::Module(_)) | None => {}
@@ -358,7 +358,7 @@ fn graph(modules: &Modules) -> Graph {
     graph
 }
 
-/// The strongly connected components of more than one node, each sorted (Tarjan).
+/// Strongly connected components of more than one node, each sorted (Tarjan).
 fn circles(graph: &Graph) -> Vec<Vec<String>> {
     #[derive(Default)]
     struct Search<'a> {
@@ -401,7 +401,7 @@ fn circles(graph: &Graph) -> Vec<Vec<String>> {
     search.found
 }
 
-/// The folders of a file from the crate's root on; `foo.rs` belongs to the folder `foo` if there is one.
+/// Path of a file by its folders; `foo.rs` belongs to the folder `foo` if there is one.
 fn place(file: &str, files: &Graph) -> Vec<String> {
     let own = format!("{}/", file.trim_end_matches(".rs"));
     let is_parent = files.keys().any(|other| other.starts_with(&own));
@@ -409,7 +409,7 @@ fn place(file: &str, files: &Graph) -> Vec<String> {
     path.split('/').map(str::to_owned).collect()
 }
 
-/// Circles between the entries of a folder of which at least one is a folder itself.
+/// Circles among the entries of a folder of which at least one is a folder itself.
 fn folder_circles(files: &Graph) -> Vec<Vec<String>> {
     let places: BTreeMap<&String, Vec<String>> =
         files.keys().map(|file| (file, place(file, files))).collect();
@@ -431,7 +431,7 @@ fn folder_circles(files: &Graph) -> Vec<Vec<String>> {
     found.filter(|circle| circle.iter().any(|entry| entry.ends_with('/'))).collect()
 }
 
-/// The roots of all crates.
+/// Root files of all crates.
 fn roots() -> Vec<String> {
     let root = root();
     let entries = fs::read_dir(root.join("crates")).expect("crates/ is there");
@@ -443,7 +443,7 @@ fn roots() -> Vec<String> {
     files.filter(|file| root.join(file).exists()).collect()
 }
 
-/// Faults of the circles that were found: unknown ones, and known ones that are gone or have changed.
+/// Faults of the found circles: unknown ones, and known ones that are gone or have changed.
 fn faults(found: &[Vec<String>], known: &[(&[&str], &str)]) -> Vec<String> {
     let is_new = |circle: &&Vec<String>| !known.iter().any(|(known, _)| known == circle);
     let new = found.iter().filter(is_new).map(|circle| format!("a circle: {}", circle.join(", ")));
@@ -453,7 +453,7 @@ fn faults(found: &[Vec<String>], known: &[(&[&str], &str)]) -> Vec<String> {
     new.chain(gone).collect()
 }
 
-/// The edges between the entries of a circle, to show where it can be cut.
+/// Edges between the entries of a circle, which show where it can be cut.
 fn edges(circle: &[String], graph: &Graph) -> String {
     let entry = |file: &str| {
         let path = place(file, graph).join("/");
@@ -502,7 +502,7 @@ fn imports_in_circles_that_are_not_as_they_were_are_told() {
     assert_eq!(faults(&found, &[larger]).len(), 2, "one that shrank is another one");
 }
 
-/// Circles of files and of folders in a crate of these files.
+/// Circles of files and circles of folders in a crate of these files.
 #[cfg(test)]
 fn circles_of(files: &[(&str, &str)]) -> (Vec<Vec<String>>, Vec<Vec<String>>) {
     let read = |path: &str| {

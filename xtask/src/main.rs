@@ -1,10 +1,10 @@
-//! The project's one tool: `cargo xtask check`, `cargo xtask ci`, `cargo xtask bench`, `cargo xtask evidence`.
+//! The project's tool: `cargo xtask` checks, judges, measures, gathers evidence and makes archives.
 //!
-//! Place: outside of the simulator; it starts cargo and `weir` and judges what they answer.
+//! Place: outside the simulator; it starts cargo, `weir` and other programs, and judges their answers.
 //!
-//! Invariant: whatever CI runs is started from here, so that everyone can run it.
+//! Invariant: CI runs nothing that is not started from here, so that everyone can run all of it.
 //!
-//! Deliberately absent: any logic of the simulator; a step is a program and its exit code.
+//! Deliberately absent: any logic of the simulator.
 #![forbid(unsafe_code)]
 
 mod bench;
