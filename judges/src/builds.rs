@@ -1,14 +1,14 @@
-//! What judges and other steps run: cargo in the workspace, and `weir` with the examples beside it.
+//! The programs that judges and other steps run: cargo in the workspace, `weir`, and examples.
 //!
-//! Invariant: every judge that needs a program builds it by the one command of [`weir_builds`], so that cargo builds it once.
+//! Invariant: all programs for judges are built by the one command of [`weir_builds`], so that cargo builds them once.
 
 use crate::host::{built, root};
 use std::process::Command;
 
-/// The step that builds what later ones run.
+/// Name of the step that builds the programs for later ones.
 pub const BUILD: &str = "build weir";
 
-/// A cargo command in the workspace; tests that draw random cases take the seed.
+/// A cargo command in the workspace; tests that draw random cases use the seed.
 pub fn cargo(seed: u64) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
@@ -16,7 +16,7 @@ pub fn cargo(seed: u64) -> Command {
     command
 }
 
-/// Builds `weir` and the examples with which judges work, all at once: cargo then agrees with itself about features.
+/// Builds `weir` and the examples for judges, all at once, so that cargo uses the same features for all.
 pub fn weir_builds(seed: u64) -> Command {
     let mut command = cargo(seed);
     command.args(["build", "--locked", "--release", "--quiet", "--bin", "weir"]);

@@ -1,7 +1,7 @@
-//! A served disk as a block device of the kernel: `nbdfuse` makes it a file, a loop device makes that a disk, and a
-//! file system is mounted from there.
+//! A served disk as a block device of the kernel: `nbdfuse` makes it a file, a loop device makes that a disk, and its
+//! file system is mounted.
 //!
-//! Invariants: each of these is undone by its guard, the last one first. When the server is gone already, guards still
+//! Invariants: each of these is undone by its guard, the last one first. If the server has already ended, guards still
 //! end: a mount that cannot be written back is detached lazily.
 
 use crate::host::is_root;
@@ -23,7 +23,7 @@ impl<'a> Fuse<'a> {
         Self::mount_with(place, socket, &[])
     }
 
-    /// The same with one connection, so that each flush is on the one that a cut has made fail.
+    /// The same with one connection, so that each flush is on the connection that a cut has made fail.
     pub(super) fn mount_once(place: &'a Place, socket: &str) -> Result<Self, String> {
         Self::mount_with(place, socket, &["--connections", "1"])
     }
@@ -47,12 +47,12 @@ impl<'a> Fuse<'a> {
         Ok(fuse)
     }
 
-    /// The disk.
+    /// Path of the disk.
     pub(super) fn file(&self) -> String {
         format!("{}/nbd", self.dir)
     }
 
-    /// Unmounts it; `nbdfuse` flushes the disk and ends.
+    /// Unmounts it; `nbdfuse` then flushes the disk and ends.
     pub(super) fn unmount(self) -> Result<(), String> {
         run(self.place, &["umount", &self.dir]).map(drop)
     }
@@ -80,7 +80,7 @@ impl<'a> Loop<'a> {
         Self::attach_at(place, file, "0")
     }
 
-    /// Attaches the part of a file from this byte on.
+    /// Attaches the part of a file that begins at this byte.
     pub(super) fn attach_at(place: &'a Place, file: &str, offset: &str) -> Result<Self, String> {
         let device = run(place, &["losetup", "-f", "--show", "-o", offset, file])?.trim().to_owned();
         Ok(Self { place, device, attached: true })
@@ -93,7 +93,7 @@ impl<'a> Loop<'a> {
     pub(super) fn detach(mut self) -> Result<(), String> {
         self.attached = false;
         run(self.place, &["losetup", "-d", &self.device])?;
-        // The kernel releases the file a little later, and a busy file keeps nbdfuse mounted.
+        // The kernel releases the file a little later, and nbdfuse cannot be unmounted while it is busy.
         let name = self.device.trim_start_matches("/dev/");
         let file = format!("/sys/block/{name}/loop/backing_file");
         let dir = self.place.path("");
@@ -123,7 +123,7 @@ impl<'a> Mount<'a> {
         Self::with(place, &[device])
     }
 
-    /// Mounts the file system in a file, which has to be of a kind that this machine's kernel knows.
+    /// Mounts the file system in a file; this machine's kernel has to know its kind.
     pub(crate) fn of_file(place: &'a Place, kind: &str, options: &str, file: &str) -> Result<Self, String> {
         if !is_root() {
             return Err("it mounts file systems, which takes root".into());

@@ -1,9 +1,9 @@
 //! `cargo xtask ext4-judges`: the ext4 format, judged from outside: by the tools of the format, and by the Linux kernel.
 //!
 //! Place: `ci` runs all of them; `ext4-judges NAME` runs one. The kernel of this machine mounts volumes through loop
-//! devices, fills them by the example `tree` of `flashweir-fs`, and lists what there is; our code lists the image.
+//! devices; the example `tree` of `flashweir-fs` fills them and lists their files, and our code lists those of the image.
 //!
-//! Invariant: a judge is never skipped; what it needs and does not find is a failure with its name.
+//! Invariant: a judge is never skipped; if something that it needs is missing, it fails and names it.
 
 use crate::disk::Mount;
 use crate::judge::{Finding, Judge, Judges};
@@ -32,7 +32,7 @@ const ALL: [Judge; 10] = [
     ("logs", "debugfs writes logs, we replay what e2fsck replays", logs),
 ];
 
-/// An empty volume with these options of `mke2fs`, which are words.
+/// Makes an empty volume with these options of `mke2fs`, separated by spaces.
 fn make(place: &Place, image: &str, size: &str, options: &str) -> Result<(), String> {
     let _ = std::fs::remove_file(image);
     program(place, &["truncate", "-s", size, image])?;
@@ -40,14 +40,14 @@ fn make(place: &Place, image: &str, size: &str, options: &str) -> Result<(), Str
     program(place, &[&["mke2fs", "-q", "-F"], options.as_slice(), &[image]].concat()).map(drop)
 }
 
-/// `weir` with arguments, which are words and have no spaces; gives what it printed.
+/// Runs `weir` with arguments, separated by spaces; returns its output.
 fn weir(place: &Place, line: &str) -> Finding {
     let weir = tree::built("weir");
     let args: Vec<&str> = std::iter::once(weir.as_str()).chain(line.split_whitespace()).collect();
     program(place, &args)
 }
 
-/// Neither e2fsck nor our check finds anything.
+/// Checks that neither e2fsck nor our check finds anything.
 fn is_good(place: &Place, image: &str) -> Result<(), String> {
     program(place, &["e2fsck", "-fn", image])?;
     weir(place, &format!("fsck {image}")).map(drop)
@@ -93,7 +93,7 @@ fn kernel_ours(place: &Place) -> Finding {
     Ok(format!("{names} names in {} kinds of volumes, each with its bytes and attributes", sets.len()))
 }
 
-/// Linux fills a volume, then changes a part; each time we find what it finds, and nothing wrong. Gives the names.
+/// Linux fills a volume, then changes a part of it; each time we find what it finds, and no fault. Returns the number of names.
 fn filled(place: &Place, image: &str) -> Result<usize, String> {
     let mut names = 0;
     for step in ["fill", "churn"] {
@@ -111,12 +111,12 @@ fn filled(place: &Place, image: &str) -> Result<usize, String> {
     Ok(names)
 }
 
-/// Mounts a volume. Reading must not change the times that are listed.
+/// Mounts a volume so that reads do not change the listed times.
 fn mount<'a>(place: &'a Place, image: &str, options: &str) -> Result<Mount<'a>, String> {
     Mount::of_file(place, "ext4", &format!("noatime,{options}"), image)
 }
 
-/// The files that Linux finds in the directory `files` of a volume.
+/// Files that Linux finds in the directory `files` of a volume.
 fn listed(place: &Place, image: &str) -> Finding {
     let mount = mount(place, image, "rw")?;
     let listed = program(place, &[&tree::program(), "list", &format!("{}/files", mount.dir())])?;
@@ -172,7 +172,7 @@ fn theirs(place: &Place) -> Finding {
 }
 
 fn kernel_theirs(place: &Place) -> Finding {
-    // Options of mke2fs, and what tools do to the volume afterwards.
+    // Options of mke2fs, and a tool that changes the volume afterwards.
     let sets: [(&str, &[&str]); 18] = [
         ("-t ext4", &[]),
         ("-t ext4 -b 1024", &[]),
@@ -189,7 +189,7 @@ fn kernel_theirs(place: &Place) -> Finding {
         ("-t ext4 -b 1024 -O ^flex_bg,^sparse_super,^resize_inode", &[]),
         ("-t ext4 -b 1024 -O large_dir,orphan_file,metadata_csum_seed,sparse_super2,fast_commit", &[]),
         ("-t ext4", &["tune2fs", "-E", "hash_alg=tea"]),
-        // The hash of unsigned bytes.
+        // This sets the hash of unsigned bytes.
         ("-t ext4", &["debugfs", "-w", "-R", "set_super_value flags 2"]),
         ("-t ext3 -b 1024", &["tune2fs", "-E", "hash_alg=legacy"]),
         ("-t ext2", &[]),
@@ -206,7 +206,7 @@ fn kernel_theirs(place: &Place) -> Finding {
     Ok(format!("{names} names in {} kinds of volumes, each with its bytes and attributes", sets.len()))
 }
 
-/// A volume that is written by us, then by Linux, then by us again.
+/// We write a volume, then Linux does, then we again.
 fn ours(place: &Place) -> Finding {
     let sets = [
         "-t ext4 -b 4096",
@@ -244,7 +244,7 @@ fn ours(place: &Place) -> Finding {
     Ok(format!("{names} names in {} kinds of volumes", sets.len()))
 }
 
-/// After a power cut of ours, Linux, e2fsck and our own recovery find the files that we had synced.
+/// After a power cut of ours, Linux, e2fsck and our own recovery find the files that we synced.
 fn our_cut(place: &Place) -> Finding {
     let (image, copy) = (place.path("our-cut.img"), place.path("our-cut-copy.img"));
     let mut names = 0;
@@ -296,7 +296,7 @@ fn kernel_wide(place: &Place) -> Finding {
     Ok(format!("{all} names"))
 }
 
-/// The number behind a word.
+/// The number after a word.
 fn number_after(text: &str, word: &str) -> Result<u64, String> {
     let digits = text
         .split(word)
@@ -313,7 +313,7 @@ fn replayed(place: &Place, image: &str) -> Finding {
     program(place, &[&tree::program(), "replayed", image, &copy])
 }
 
-/// A log that we write to its places leaves a volume in which e2fsck finds nothing, and Linux what we find. Gives the names.
+/// After our replay of a log, e2fsck finds no fault in the volume, and Linux finds what we find. Returns the number of names.
 fn written(place: &Place, image: &str) -> Result<usize, String> {
     program(place, &[&tree::program(), "replay", image])?;
     program(place, &["e2fsck", "-fn", image])?;
@@ -321,9 +321,9 @@ fn written(place: &Place, image: &str) -> Result<usize, String> {
     tree::same(place, image, &listed)
 }
 
-/// A copy of a volume's file while it is mounted, and what was synced is in its journal.
+/// The image of a mounted volume is copied while synced changes are in its journal.
 fn kernel_cut(place: &Place) -> Finding {
-    // Options of mke2fs, of the mount, and the checksums of the journal.
+    // Options of mke2fs and of the mount, and the checksums of the journal.
     let sets = [
         ("-t ext4 -b 4096", "rw", "V3"),
         ("-t ext4 -b 1024 -O orphan_file", "data=journal", "V3"),
@@ -336,7 +336,7 @@ fn kernel_cut(place: &Place) -> Finding {
     for (options, mounted, checksums) in sets {
         let at = |error: String| format!("{options}, {mounted}: {error}");
         make(place, &image, "256M", options)?;
-        // There are no commits but those of syncs, so that the file stays as it is while it is copied.
+        // Only syncs commit, so that the image does not change while it is copied.
         let mount = mount(place, &image, &format!("commit=600,{mounted}")).map_err(at)?;
         let dir = format!("{}/files", mount.dir());
         let seed = place.seed().to_string();
@@ -346,7 +346,7 @@ fn kernel_cut(place: &Place) -> Finding {
         program(place, &[&tree::program(), "churn", &dir, &seed])?;
         program(place, &["sync", &format!("{dir}/big")])?;
         program(place, &["cp", "--sparse=always", &image, &cut])?;
-        // e2fsck deletes orphans at once, so there are none at first.
+        // e2fsck deletes orphans, so there must be none at first.
         let said = replayed(place, &cut).map_err(at)?;
         if !said.contains(&format!("checksums {checksums} ")) || number_after(&said, "orphans:")? != 0 {
             return Err(at(format!("expected checksums {checksums} and no orphan: {}", said.trim())));
@@ -358,7 +358,7 @@ fn kernel_cut(place: &Place) -> Finding {
         program(place, &["cp", "--sparse=always", &image, &cut])?;
         drop(open);
         mount.unmount()?;
-        // What we write is a volume without faults. A file of orphans is only read.
+        // Our replay leaves a volume without faults. We only read an orphan file, so it is left out.
         if !options.contains("orphan_file") {
             names += written(place, &ours).map_err(at)?;
         }
@@ -383,8 +383,8 @@ fn kernel_cut(place: &Place) -> Finding {
     Ok(format!("{names} names from {transactions} transactions, {revoked} blocks revoked"))
 }
 
-/// Makes what a cut is to find: an orphan that is open, a file that begins as blocks of the journal do and is synced, a
-/// name that is not.
+/// Makes an orphan that is open, a synced file whose blocks begin like those of the journal, and a name that is not
+/// synced, for a cut to find.
 fn cut_off(dir: &str) -> std::io::Result<File> {
     let open = File::create(format!("{dir}/open"))?;
     std::fs::remove_file(format!("{dir}/open"))?;
@@ -399,8 +399,8 @@ fn cut_off(dir: &str) -> std::io::Result<File> {
     Ok(open)
 }
 
-/// Changes one byte after the other in a volume without checksums, and asks both. A byte that only e2fsck misses may be what
-/// Linux would refuse; what only we miss is counted.
+/// Changes single bytes of a volume without checksums, one at a time, and asks both checks. If only e2fsck misses a change, Linux
+/// may refuse it; changes that only we miss are counted.
 fn broken(place: &Place) -> Finding {
     const CHANGES: usize = 120;
     let image = place.path("broken.img");
@@ -420,7 +420,7 @@ fn broken(place: &Place) -> Finding {
         let places: Vec<usize> = (0..whole.len()).filter(|&at| whole[at] != 0).collect();
         let file = File::options().write(true).open(&image).map_err(|error| format!("{image}: {error}"))?;
         for _ in 0..CHANGES {
-            // A byte that is zero beside one that is not counts as often.
+            // A zero byte beside one that is not zero is as likely.
             let at = places[random.below(places.len() as u64) as usize] ^ random.below(2) as usize;
             let byte = [0, 0xff, whole[at] ^ 1 << random.below(8)][random.below(3) as usize];
             let put =
@@ -447,7 +447,7 @@ fn broken(place: &Place) -> Finding {
     Ok(format!("{} changes, e2fsck finds {found}, of which we miss {}", 2 * CHANGES, missed.len()))
 }
 
-/// Whether a program ends with something else than 0. Errors: it ends with none of these codes.
+/// Whether a program ends with a code other than 0. It is an error if it ends with none of these codes.
 fn ended(place: &Place, args: &[&str], codes: &[i32]) -> Result<bool, String> {
     let output = std::process::Command::new(args[0]).args(&args[1..]).current_dir(place.path("")).output();
     let output = output.map_err(|error| format!("{}: {error}", args[0]))?;
@@ -459,7 +459,7 @@ fn ended(place: &Place, args: &[&str], codes: &[i32]) -> Result<bool, String> {
     }
 }
 
-/// Some of everything, without many blocks of contents.
+/// Makes some files of each kind, with few blocks of contents.
 fn small_tree(dir: &str) -> std::io::Result<()> {
     std::fs::create_dir_all(format!("{dir}/many"))?;
     for number in 0..200 {
@@ -479,7 +479,7 @@ fn small_tree(dir: &str) -> std::io::Result<()> {
     holes.sync_all()
 }
 
-/// Logs of all kinds, with blocks that are revoked and blocks that begin as those of the journal do.
+/// Logs of all kinds, with revoked blocks and with blocks that begin like those of the journal.
 fn logs(place: &Place) -> Finding {
     let image = place.path("log.img");
     let mut bytes = vec![0; 6 * 1024];

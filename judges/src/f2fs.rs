@@ -1,9 +1,9 @@
 //! `cargo xtask f2fs-judges`: the F2FS format, judged from outside: by the tools of the format, and by the Linux kernel.
 //!
-//! Place: `ci` runs all of them; `f2fs-judges NAME` runs one. A kernel fills a volume by the example `tree` of
-//! `flashweir-fs`, which also lists what there is, once by system calls and once from the image as our code reads it.
+//! Place: `ci` runs all of them; `f2fs-judges NAME` runs one. A kernel fills a volume with the example `tree` of
+//! `flashweir-fs`, which also lists the files, by system calls or from the image as our code reads it.
 //!
-//! Invariant: a judge is never skipped; what it needs and does not find is a failure with its name.
+//! Invariant: a judge is never skipped; if something that it needs is missing, it fails and names it.
 
 use crate::judge::{Finding, Judge, Judges};
 use crate::place::Place;
@@ -26,12 +26,12 @@ const ALL: [Judge; 8] = [
     ("ours-synced", "we sync files and are cut off, Linux and we recover them", ours_synced),
 ];
 
-/// `weir` with arguments; gives what it printed.
+/// Runs `weir` with arguments; returns its output.
 fn weir(place: &Place, args: &[&str]) -> Finding {
     program(place, &[&[built("weir").as_str()], args].concat())
 }
 
-/// `fsck.f2fs` finds nothing to mend.
+/// Checks that `fsck.f2fs` finds nothing to repair.
 pub(crate) fn fsck(place: &Place, image: &str) -> Result<(), String> {
     let said = program(place, &["fsck.f2fs", "--dry-run", image])?;
     let bad = said
@@ -128,7 +128,7 @@ fn kernel_ours(place: &Place) -> Finding {
     Ok(format!("{names} names, each with its bytes and attributes"))
 }
 
-/// Linux fills a volume, then changes a part; each time we find what it finds. Gives the names.
+/// Linux fills a volume, then changes a part of it; each time we find what it finds. Returns the number of names.
 fn filled(place: &Place, image: &str) -> Result<usize, String> {
     let tree = tree::program();
     let mut names = 0;
@@ -143,11 +143,11 @@ fn filled(place: &Place, image: &str) -> Result<usize, String> {
     Ok(names)
 }
 
-/// Runs a command on the mounted volume, and lists the tree by system calls after another mount; `end` is how it ends.
+/// Runs a command on the mounted volume, then lists the tree by system calls; `end` is the last command on the volume.
 fn listed(place: &Place, image: &str, work: &str, end: &str) -> Finding {
     const ROOM: usize = 8 << 20;
     let tree = tree::program();
-    // Reading must not change the times that are listed.
+    // Reads must not change the listed times.
     let mount = "mount -t f2fs -o noatime /dev/ubda /run/disk";
     let list = place.write("list", &[0; ROOM])?;
     let work = format!(
@@ -160,7 +160,7 @@ fn listed(place: &Place, image: &str, work: &str, end: &str) -> Finding {
     Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
 }
 
-/// Linux reads what we have written, and we read what it has changed then.
+/// Linux reads what we have written and changes it, and we read the result.
 fn kernel_written(place: &Place) -> Finding {
     let image = place.path("written.img");
     let tree = tree::program();
@@ -186,7 +186,7 @@ fn kernel_written(place: &Place) -> Finding {
     Ok(format!("{names} names, each with its bytes and attributes"))
 }
 
-/// A file is open and has no name when the power goes. The last checkpoint has it as an orphan.
+/// Three files without names are open at the power cut. The last checkpoint has them as orphans.
 fn kernel_cut(place: &Place) -> Finding {
     let image = place.path("cut.img");
     weir(place, &["mkfs", "f2fs", &image, "--size", "512MiB"])?;
@@ -206,7 +206,7 @@ fn kernel_cut(place: &Place) -> Finding {
     Ok(format!("{names} names, 3 orphans"))
 }
 
-/// The regular files of a list whose last change was synced.
+/// Files of a list whose last change was synced.
 fn synced_lines(list: &str) -> Vec<&str> {
     let mut lines: Vec<&str> = list.lines().filter_map(|line| line.strip_prefix("/files")).collect();
     if lines.is_empty() {
@@ -232,7 +232,7 @@ fn same_synced(what: &str, found: &str, expected: &str) -> Result<usize, String>
     }
 }
 
-/// Linux syncs files on a volume, and is cut off.
+/// Linux syncs files on a volume, and its power is cut.
 fn kernel_synced(place: &Place) -> Finding {
     let (image, tree) = (place.path("synced.img"), tree::program());
     let features = "extra_attr,inode_checksum,inode_crtime,flexible_inline_xattr,sb_checksum";
@@ -260,14 +260,14 @@ fn kernel_synced(place: &Place) -> Finding {
     Ok(format!("{files} files, {new} of them new"))
 }
 
-/// The number behind a word.
+/// The number after a word.
 fn number_after(text: &str, word: &str) -> Result<u64, String> {
     let digits =
         text.split(word).nth(1).map(|rest| rest.chars().take_while(char::is_ascii_digit).collect::<String>());
     digits.and_then(|digits| digits.parse().ok()).ok_or_else(|| format!("no {word:?} in {:?}", text.trim()))
 }
 
-/// We sync files on a volume and stop. Another volume with the same changes is unmounted: it says what is expected.
+/// We sync files on a volume, and our power is cut. Another volume with the same changes is unmounted and has the expected files.
 fn ours_synced(place: &Place) -> Finding {
     let (cut, whole, tree) = (place.path("cut.img"), place.path("whole.img"), tree::program());
     let features = ["-O", "inode_checksum", "-O", "inode_crtime", "-O", "flexible_inline_xattr"];
@@ -282,7 +282,7 @@ fn ours_synced(place: &Place) -> Finding {
             program(place, &[&tree, "sync-image", &whole, &seed, "unmount"])?;
             counts = program(place, &[&tree, "sync-image", &cut, &seed, "cut"])?;
             let expected = tree::list_image(&whole)?;
-            // The checkpoint alone is good, whatever follows it.
+            // The checkpoint is good by itself.
             fsck(place, &cut)?;
             weir(place, &["fsck", &cut])?;
             let linux = place.path("linux.img");

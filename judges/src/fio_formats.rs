@@ -1,7 +1,7 @@
 //! fio, and fio-plot, which draws fio's output, as judges of our logs and our JSON.
 //!
-//! Invariant: fio-plot is installed into a Python environment below the target directory, never into the system; what cannot be
-//! installed is a failure that says so.
+//! Invariant: fio-plot is installed into a Python environment below the target directory, never into the system; if it cannot be
+//! installed, the judge fails and says so.
 
 use crate::host::{built, target_dir};
 use crate::judge::{Finding, Judge, Judges};
@@ -19,7 +19,7 @@ const ALL: [Judge; 2] = [
     ("fio-plot", "bars of our JSON and lines of our logs", draws),
 ];
 
-/// Jobs that log in each of the ways.
+/// Jobs with all kinds of logs.
 const LOGS: &str = "[global]
 ioengine=null
 rw=randrw
@@ -54,10 +54,10 @@ rw=read
 /// Name of the package for `pip`.
 const FIO_PLOT: &str = "fio-plot";
 
-/// Depths that are drawn.
+/// Queue depths that are drawn.
 const DEPTHS: [u32; 3] = [1, 4, 16];
 
-/// The program, installed if need be.
+/// Path of the program, which is installed if it is missing.
 fn fio_plot() -> Result<PathBuf, String> {
     let place = target_dir().join("fio-plot");
     let program = place.join("bin/fio-plot");
@@ -73,8 +73,8 @@ fn fio_plot() -> Result<PathBuf, String> {
     Ok(program)
 }
 
-/// Shape of a log, without its times and values: by name the columns of a line, directions, bytes and offsets that occur, and
-/// lines where they are not those of windows.
+/// Shapes of logs, without times and values, by name: numbers of columns, directions, sizes or offsets, and the number of
+/// lines unless they are averages of windows.
 type Shape = BTreeMap<String, (BTreeSet<usize>, BTreeSet<u64>, BTreeSet<u64>, Option<usize>)>;
 
 fn shape(directory: &Path) -> Result<Shape, String> {
@@ -83,7 +83,7 @@ fn shape(directory: &Path) -> Result<Shape, String> {
     for entry in std::fs::read_dir(directory).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // The null engine of fio 3.33 has no times of submission to log.
+        // The null engine of fio 3.33 has no submission latencies to log.
         if !name.ends_with(".log") || name.contains("_slat") {
             continue;
         }
@@ -96,7 +96,7 @@ fn shape(directory: &Path) -> Result<Shape, String> {
         let column =
             |at: usize| lines.iter().filter_map(|line| line.get(at).copied()).collect::<BTreeSet<u64>>();
         let is_window = column(3) == BTreeSet::from([0]);
-        // Where each address is used once, all of them occur.
+        // If offsets are logged, all of them occur, because each is used once.
         let places = if lines.iter().all(|line| line.len() == 6) { column(4) } else { column(3) };
         let count = (!is_window).then_some(lines.len());
         shape.insert(name, (lines.iter().map(Vec::len).collect(), column(2), places, count));

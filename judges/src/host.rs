@@ -1,16 +1,16 @@
-//! The machine and the checkout that judges and steps run on.
+//! The machine and the checkout on which judges and steps run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The root of the workspace.
+/// Root of the workspace.
 pub fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().expect("this crate is a directory of the workspace").to_path_buf()
 }
 
-/// Target directory of cargo, from the root.
+/// Cargo's target directory.
 pub fn target_dir() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(dir) => root().join(dir),
@@ -28,24 +28,24 @@ pub fn published(name: &str) -> PathBuf {
     target_dir().join("dist").join(name)
 }
 
-/// A directory for what this tool leaves behind.
+/// Directory for the output of this tool.
 pub fn out_dir() -> Result<PathBuf, String> {
     let dir = target_dir().join("xtask");
     std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     Ok(dir)
 }
 
-/// Directories of the administrator's tools, which are not on every user's path.
+/// Directories of administration tools, which are not on every user's path.
 pub const ADMIN_PATH: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
-/// Whether a program can be started by its name, or is a tool of the administrator.
+/// Whether a program is on the path or among the administration tools.
 pub fn on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut dirs = std::env::split_paths(&path).chain(std::env::split_paths(ADMIN_PATH));
     dirs.any(|dir| dir.join(program).is_file())
 }
 
-/// Whether we are root; wrong answers only make apt-get fail.
+/// Whether we are root.
 pub fn is_root() -> bool {
     output("id", &["-u"]).is_some_and(|id| id == "0")
 }
@@ -56,7 +56,7 @@ pub fn output(program: &str, args: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
 }
 
-/// Hash of the commit, with `+changes` where the checkout differs from it, but for evidence: that changes while it is taken.
+/// Hash of the commit, with `+changes` if the checkout differs from it, except in evidence, which changes while it is gathered.
 pub fn commit() -> String {
     let commit = output("git", &["rev-parse", "HEAD"]).unwrap_or_else(|| "unknown".into());
     let differs =
@@ -81,7 +81,7 @@ pub fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
-/// The seed of the rotating parts: `FLASHWEIR_SEED`, or one that changes with each commit and each day.
+/// Seed of the rotating parts: `FLASHWEIR_SEED`, or one that changes with each commit and each day.
 pub fn seed() -> Result<u64, String> {
     if let Ok(text) = std::env::var("FLASHWEIR_SEED") {
         return text.parse().map_err(|_| format!("FLASHWEIR_SEED={text}: expected a number below 2^64"));
@@ -91,7 +91,7 @@ pub fn seed() -> Result<u64, String> {
     Ok(commits * 100_000 + unix_seconds() / 86_400)
 }
 
-/// How often something is done: what this variable of the environment says, or so often.
+/// Count in this environment variable, or the usual one.
 pub fn count_or(variable: &str, usual: u64) -> Result<u64, String> {
     let Ok(text) = std::env::var(variable) else { return Ok(usual) };
     text.parse().map_err(|_| format!("{variable}={text}: expected a number below 2^64"))

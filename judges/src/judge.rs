@@ -1,6 +1,6 @@
-//! Outside judges: programs and kernels that know nothing of this project, as steps of CI and one by one.
+//! Outside judges: programs and kernels that know nothing of this project, as steps of CI or one by one.
 //!
-//! Invariant: a judge is never skipped; what it needs and does not find is a failure with its name.
+//! Invariant: a judge is never skipped; if something that it needs is missing, it fails and names it.
 
 use crate::builds::{BUILD, weir_builds};
 use crate::host::seed;
@@ -11,25 +11,25 @@ use crate::steps::{Steps, Verdict, show};
 /// Finding of a judge: a line of counts, or a fault.
 pub type Finding = Result<String, String>;
 
-/// A judge: its name, what it shows, and how it finds that out.
+/// A judge: its name, what it shows, and its function.
 pub(crate) type Judge = (&'static str, &'static str, fn(&Place) -> Finding);
 
 /// Judges of one subject.
 #[derive(Clone, Copy, Debug)]
 pub struct Judges {
-    /// How their steps are called.
+    /// Name of the subject, with which their steps begin.
     pub(crate) subject: &'static str,
     /// All of them, in the order of CI.
     pub(crate) all: &'static [Judge],
 }
 
 impl Judges {
-    /// All as steps of CI, once everything is built.
+    /// Runs all as steps of CI, after everything is built.
     pub fn steps(&self, steps: &mut Steps, seed: u64) {
         self.call_all(steps, seed, &[]);
     }
 
-    /// Builds what is needed and calls those that were named, or all.
+    /// Builds the programs and runs the named judges, or all.
     pub fn run(&self, names: &[&str]) -> Result<bool, String> {
         for name in names {
             if !self.all.iter().any(|judge| judge.0 == *name) {
@@ -62,7 +62,7 @@ impl Judges {
     }
 }
 
-/// One judge in a directory of its own, which is gone afterwards.
+/// Runs one judge in a directory of its own, which is removed afterwards.
 fn call(name: &str, seed: u64, judge: fn(&Place) -> Finding) -> Finding {
     let place = Place::new(name, seed)?;
     let finding = judge(&place);

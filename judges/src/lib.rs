@@ -1,12 +1,12 @@
-//! Outside judges of our programs: other people's programs, file systems and kernels, which know nothing of this project.
+//! Outside judges of our programs: third-party programs, file systems and kernels, which know nothing of this project.
 //!
-//! Place: `xtask` calls them, all as steps of CI and one by one. They start what cargo has built ([`builds`]) and link none of it.
-//! [`steps`], [`host`] and [`packages`] serve the other steps of `xtask` too.
+//! Place: `xtask` calls them, all as steps of CI, or one by one. They start programs that cargo has built ([`builds`]) and link none of
+//! them. The other steps of `xtask` use [`steps`], [`host`] and [`packages`] too.
 //!
-//! Invariants: a judge is never skipped; what it needs and does not find is a failure with its name. Whatever way a judge ends,
-//! nothing of it is left behind.
+//! Invariants: a judge is never skipped; if something that it needs is missing, it fails and names it. However a judge ends, it leaves
+//! nothing behind.
 //!
-//! Deliberately absent: any logic of the simulator, and which judges CI runs.
+//! Deliberately absent: any logic of the simulator, and the choice of judges for CI.
 #![forbid(unsafe_code)]
 
 pub mod builds;

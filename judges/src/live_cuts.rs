@@ -1,15 +1,15 @@
-//! Power cuts of running servers, a share in `cargo xtask ci` and the full count in `cargo xtask evidence live-cuts`.
+//! Power cuts of running servers: a share in `cargo xtask ci`, the full count in `cargo xtask evidence live-cuts`.
 //!
-//! The work is done by the example `live_cuts` of `flashweir-serve`: it starts `weir serve`, loads it by a client of its
-//! own or by fio, has its power cut, and asks the oracle of the crash contract. It fails at the first state that the
-//! contract forbids, so whatever it counts is legal.
+//! The example `live_cuts` of `flashweir-serve` does the work: it starts `weir serve`, loads it with a client of its own
+//! or with fio, has its power cut, and asks the oracle of the crash contract. It fails at the first state that the
+//! contract forbids, so all states that it counts are legal.
 
 use crate::host::{built, on_path};
 use crate::steps::{Verdict, take};
 use serde_json::{Map, Value, json};
 use std::process::Command;
 
-/// Cuts in CI: under the client, and under fio.
+/// Number of cuts in CI: under the client, and under fio.
 const CI_CUTS: (u32, u32) = (40, 3);
 
 /// The step of CI.
@@ -29,7 +29,7 @@ pub fn ci(seed: u64) -> Verdict {
     }
 }
 
-/// Cuts the power of each case in turn, with what [`crate::builds::weir_builds`] builds; gives what was counted by driver and kind of device.
+/// Cuts the power of each case in turn, with the programs of [`crate::builds::weir_builds`]; returns counts by driver and kind of device.
 pub fn campaign(seed: u64, cuts: u32, fio: u32) -> Result<Value, String> {
     if fio > 0 && !on_path("fio") {
         return Err("fio is not installed".into());
@@ -52,7 +52,7 @@ pub fn campaign(seed: u64, cuts: u32, fio: u32) -> Result<Value, String> {
     Ok(counts)
 }
 
-/// Adds numbers to numbers, by their keys.
+/// Adds counts to sums, by their keys.
 pub fn add(sums: &mut Value, counts: &Value) {
     if sums.is_null() {
         *sums = Value::Object(Map::new());
@@ -65,7 +65,7 @@ pub fn add(sums: &mut Value, counts: &Value) {
     }
 }
 
-/// A number of one driver, over all kinds of device.
+/// Sum of one driver over all kinds of device.
 pub fn total(counts: &Value, by: &str, key: &str) -> u64 {
     let kinds = counts[by].as_object().into_iter().flatten();
     kinds.filter_map(|(_, counts)| counts[key].as_u64()).sum()

@@ -1,10 +1,10 @@
-//! `cargo xtask mount-judges`: other people's programs and test suites on file systems that `weir mount` has mounted, power
-//! cuts among them, and the checkers of the formats afterwards.
+//! `cargo xtask mount-judges`: third-party programs and test suites on file systems mounted by `weir mount`, with power cuts
+//! among them, and the formats' checkers afterwards.
 //!
-//! Place: `ci` runs all of them; `mount-judges NAME` runs one. They need root, `/dev/fuse`, and the two suites, which cargo
-//! installs among what it builds.
+//! Place: `ci` runs all of them; `mount-judges NAME` runs one. They need root, `/dev/fuse`, and two test suites, which cargo
+//! installs in the target directory.
 //!
-//! Invariant: a judge is never skipped; what it needs and does not find is a failure with its name.
+//! Invariant: a judge is never skipped; if something that it needs is missing, it fails and names it.
 
 mod check;
 mod coherence;
@@ -102,7 +102,7 @@ fn programs(place: &Place) -> Finding {
             program(place, &["sh", "-c", WORK, "sh", &mount.dir, &tree])?;
             mount.unmount()?;
             is_good(place, format, &image)?;
-            // Everything is there again.
+            // Everything is there after a new mount.
             let mount = Mount::new(place, &image, options)?;
             program(place, &["git", "-C", &mount.path("moved"), "fsck"])?;
             program(place, &["diff", "-r", &tree, &mount.path("moved/copy")])?;
@@ -126,7 +126,7 @@ fn cuts(place: &Place) -> Finding {
             for file in 0..FILES {
                 open.push(synced(&mount, &format!("{cut}-{file}"), content(cut, file).as_bytes())?);
             }
-            // Unsynced data may be lost; a file that was longer in the kernel than on the disk must not be afterwards.
+            // Unsynced data may be lost, and a file must not stay longer in the kernel than on the disk.
             for (at, file) in open.iter().enumerate().filter(|(at, _)| at % 3 == 0) {
                 file.write_all_at(b"not synced", 1 << 20).map_err(|error| format!("{at}: {error}"))?;
             }
@@ -147,7 +147,7 @@ fn cuts(place: &Place) -> Finding {
                 let read =
                     File::open(mount.path(&name)).and_then(|mut opened| opened.read_to_end(&mut found));
                 read.map_err(|error| format!("{format}, {name}: {error}"))?;
-                // The unsynced write may have become durable nevertheless.
+                // The unsynced write may be durable nevertheless.
                 if !found.starts_with(expected.as_bytes()) || (file % 3 != 0 && found.len() != expected.len())
                 {
                     return Err(format!(
@@ -192,7 +192,7 @@ fn kept(place: &Place) -> Finding {
     Ok("killed and unmounted, both formats".into())
 }
 
-/// An image is as it was until a mount has ended in order, and as it was after one that changes nothing.
+/// Checks that an image changes only when a mount has ended in order, and not if that mount was read-only.
 fn image_is_kept(place: &Place, format: &str) -> Result<(), String> {
     let image = image(place, format)?;
     let content = || std::fs::read(&image).map_err(|error| format!("{image}: {error}"));
@@ -240,7 +240,7 @@ fn barriers(place: &Place) -> Finding {
             let records_log = synced(&mount, &format!("log-{cut}"), &[0; 256 << 10])?;
             drop(synced(&mount, &format!("page-{cut}"), &[0; 4096])?);
             let mut rounds = Program::start(place, &[&example, &log, &page, "1000000000"])?;
-            // Some rounds are through when the power goes.
+            // Some rounds are complete when the power is cut.
             let (mut record, last) = ([0; 8], 8 * (600 + 300 * cut));
             wait_until("rounds of the example", || {
                 let read = records_log.read_exact_at(&mut record, last);
@@ -263,7 +263,7 @@ fn barriers(place: &Place) -> Finding {
     Ok(format!("{} cuts, {records} records survived", CUTS * 2))
 }
 
-/// Power cuts under each database.
+/// Number of power cuts under each database.
 const DATABASE_CUTS: u64 = 2;
 
 fn databases(place: &Place) -> Finding {
@@ -299,7 +299,7 @@ fn databases(place: &Place) -> Finding {
     Ok(format!("{} cuts", runs * DATABASE_CUTS))
 }
 
-/// As docs/posix.md says: two users that every Debian has, and times of which the kernel's ticks are the grain.
+/// Configuration as in docs/posix.md: two users that every Debian has, and timestamps with the granularity of the kernel's ticks.
 const PJDFSTEST: &str = "[features]
 posix_fallocate = {}
 rename_ctime = {}
@@ -312,8 +312,8 @@ allow_remount = false
 entries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]
 ";
 
-/// Directory with a `mount` that calls no helper: where libfuse is installed, its `mount.fuse` takes a remount of `fuse.weir` for
-/// a call of a program `weir`.
+/// Makes a directory with a `mount` that calls no helper: if libfuse is installed, its `mount.fuse` takes a remount of `fuse.weir`
+/// for a call of a program `weir`.
 fn without_helpers(place: &Place) -> Result<String, String> {
     let dir = place.make_dir("no-helpers")?;
     let mount = place.write("no-helpers/mount", b"#!/bin/sh\nexec /bin/mount -i \"$@\"\n")?;
@@ -324,13 +324,13 @@ fn without_helpers(place: &Place) -> Result<String, String> {
 fn pjdfstest(place: &Place) -> Finding {
     let suite = suite("pjdfstest", "0.2.2")?;
     let config = place.write("pjdfstest.toml", PJDFSTEST.as_bytes())?;
-    // Among the others these fail on any file system: an earlier one leaves a file open, and Linux does not make that read-only.
+    // Among the others these tests fail on any file system: an earlier one leaves a file open, which prevents a read-only remount.
     let remounts = PJDFSTEST.replace("allow_remount = false", "allow_remount = true");
     let remounts = place.write("remounts.toml", remounts.as_bytes())?;
     let no_helpers = without_helpers(place)?;
     let first_on_path = r#"PATH="$0:$PATH" exec "$@""#;
     let other = place.make_dir("other")?;
-    // Some rules are about what is on another file system.
+    // Some rules concern files on another file system.
     program(place, &["mount", "-t", "tmpfs", "other", &other])?;
     let mut said = String::new();
     for format in FORMATS {

@@ -1,9 +1,9 @@
-//! Debian packages that `ci` needs beside the Rust toolchain: the one list.
+//! The list of the Debian packages that `ci` needs besides the Rust toolchain.
 
 use crate::host::{is_root, on_path};
 use std::process::Command;
 
-/// Package, a program that it brings, and what it is used for here.
+/// Packages, each with a program of it and its use here.
 const PACKAGES: [(&str, &str, &str); 20] = [
     ("fio", "fio", "reads our example job files (--parse-only); a client of the server"),
     ("libnbd-bin", "nbdfuse", "clients of the server: nbdinfo, nbdcopy, nbdfuse"),
@@ -27,7 +27,7 @@ const PACKAGES: [(&str, &str, &str); 20] = [
     ("rocksdb-tools", "db_bench", "a database on a mount"),
 ];
 
-/// Installs what is missing, each with what it is for; says what it did.
+/// Installs missing packages, and prints their purposes; returns a note of what it did.
 pub fn install_missing() -> Result<String, String> {
     let missing: Vec<&str> = PACKAGES.iter().filter(|p| !on_path(p.1)).map(|p| p.0).collect();
     if missing.is_empty() {

@@ -1,13 +1,13 @@
 //! The directory in which one judge works.
 //!
-//! Invariants: its path is short, as the name of a unix socket has at most 107 bytes. Nothing is mounted in it when it
-//! is removed; otherwise it stays.
+//! Invariants: its path is short, because the name of a unix socket has at most 107 bytes. It is only removed when
+//! nothing is mounted in it.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Directories of judges begin with this; the process follows.
+/// Beginning of the names of runs' directories; the process id follows.
 const PREFIX: &str = "weir-judges-";
 
 /// A directory of one judge.
@@ -19,7 +19,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// A new directory; what dead runs left behind is cleared first.
+    /// Makes a new directory, after it has cleared what dead runs left behind.
     pub(crate) fn new(name: &str, seed: u64) -> Result<Self, String> {
         clear_dead_runs();
         let dir = std::env::temp_dir().join(format!("{PREFIX}{}", std::process::id())).join(name);
@@ -36,26 +36,26 @@ impl Place {
         &self.dir
     }
 
-    /// The path of a file of this directory.
+    /// Path of a file in this directory.
     pub(crate) fn path(&self, name: &str) -> String {
         self.dir.join(name).display().to_string()
     }
 
-    /// A directory in this one; it may exist.
+    /// Makes a directory in this one, unless it exists.
     pub(crate) fn make_dir(&self, name: &str) -> Result<String, String> {
         let path = self.path(name);
         std::fs::create_dir_all(&path).map_err(|error| format!("{path}: {error}"))?;
         Ok(path)
     }
 
-    /// Writes a file of this directory, and says where it is.
+    /// Writes a file in this directory; returns its path.
     pub(crate) fn write(&self, name: &str, content: &[u8]) -> Result<String, String> {
         let path = self.path(name);
         std::fs::write(&path, content).map_err(|error| format!("{path}: {error}"))?;
         Ok(path)
     }
 
-    /// A new file for the output of a program.
+    /// Makes a new file for the output of a program.
     pub(crate) fn new_output(&self, program: &str, line: &str) -> Result<PathBuf, String> {
         let number = self.outputs.get();
         self.outputs.set(number + 1);
@@ -67,7 +67,7 @@ impl Place {
         Ok(path)
     }
 
-    /// Prints what the last programs said.
+    /// Prints the output of the last programs.
     pub(crate) fn show_log(&self) {
         const PROGRAMS: usize = 8;
         const LINES: usize = 12;
@@ -76,7 +76,7 @@ impl Place {
             .unwrap_or_default();
         logs.retain(|path| path.extension().is_some_and(|extension| extension == "log"));
         logs.sort();
-        // The first one is the server as a rule, and always of interest.
+        // The first one is usually the server, and always of interest.
         let skipped = logs.len().saturating_sub(PROGRAMS);
         for log in logs.iter().take(1).chain(logs.iter().skip(1.max(skipped))) {
             let line = std::fs::read_to_string(log.with_extension("line")).unwrap_or_default();
@@ -89,7 +89,7 @@ impl Place {
         }
     }
 
-    /// Mounts and attached devices that are still here.
+    /// Mounts and attached devices that are left in it.
     pub(crate) fn leftovers(&self) -> Option<String> {
         let mut left = mounts_below(&self.dir);
         left.extend(loops_below(&self.dir));
@@ -119,8 +119,8 @@ fn clear_dead_runs() {
     }
 }
 
-/// Unmounts and detaches what is in a directory, then removes it. What cannot be unmounted stays, and so does the
-/// directory: what is in a mount is not ours.
+/// Unmounts and detaches everything in a directory, then removes it. If a mount stays, so does the directory, because
+/// the files in a mount are not ours.
 fn clear(dir: &Path) {
     let quiet = |program: &str, args: &[&str]| {
         let mut command = Command::new(program);
@@ -139,7 +139,7 @@ fn clear(dir: &Path) {
     }
 }
 
-/// Mount points in a directory, in the order in which they were mounted.
+/// Mount points in a directory, in order of mounting.
 fn mounts_below(dir: &Path) -> Vec<String> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let points = table.lines().filter_map(|line| line.split(' ').nth(4));

@@ -1,6 +1,6 @@
 //! Programs that judges start, each with a time limit and its output in a file.
 //!
-//! Invariant: a program that was started is ended when its guard goes.
+//! Invariant: a started program is killed when its guard is dropped.
 
 use crate::host::ADMIN_PATH;
 use crate::place::Place;
@@ -10,9 +10,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Longest that a tool may take; on a machine with other work each takes a few seconds.
+/// Longest time for a tool; on a busy machine each takes a few seconds.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
-/// How often a program is looked at.
+/// Interval at which a program is polled.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// A running program.
@@ -24,7 +24,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts a program; everything that it prints goes into a file of the place.
+    /// Starts a program; all of its output goes into a file of the place.
     pub(crate) fn start(place: &Place, args: &[&str]) -> Result<Self, String> {
         let (program, rest) = args.split_first().expect("a program has a name");
         let line = args.join(" ");
@@ -34,12 +34,12 @@ impl Program {
         let (out, err) = file.map_err(|error| format!("{}: {error}", output.display()))?;
         let mut command = Command::new(program);
         command.args(rest).stdin(Stdio::null()).stdout(out).stderr(err);
-        // fio leaves files where it was started.
+        // fio leaves files in its working directory.
         command.current_dir(place.dir());
         let path = std::env::var("PATH").unwrap_or_default();
-        // What tools print is compared in English.
+        // The output of tools is compared in English.
         command.env("PATH", format!("{path}:{ADMIN_PATH}")).env("LC_ALL", "C");
-        // User-Mode Linux keeps its memory in a file there, which must be on a file system in memory.
+        // User-Mode Linux keeps its memory in a file there, which must be on an in-memory file system.
         command.env("TMPDIR", "/dev/shm");
         let child = command.spawn().map_err(|error| format!("{program}: {error}"))?;
         Ok(Self { child, line, output })
@@ -74,11 +74,11 @@ impl Program {
     /// Ends it as `kill -9` does.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
-        // A process that waits for a disk which is gone may not end; it is not waited for.
+        // A process that waits for a disk that is gone may not end, so the wait is short.
         let _ = self.wait(Duration::from_secs(5));
     }
 
-    /// An error of this program, with what it said of it, or said last.
+    /// An error of this program, with its error message or its last line.
     fn error(&self, what: &str) -> String {
         let output = self.output();
         let complains = |line: &&str| {
@@ -89,7 +89,7 @@ impl Program {
         format!("{} {what}: {}", self.short_line(), said.trim())
     }
 
-    /// The command as far as one wants to read it.
+    /// The command, shortened for people.
     fn short_line(&self) -> String {
         const LENGTH: usize = 100;
         match self.line.char_indices().nth(LENGTH) {
@@ -107,14 +107,14 @@ impl Drop for Program {
     }
 }
 
-/// Runs a program that is to succeed, and takes what it printed.
+/// Runs a program that has to succeed; returns its output.
 pub(crate) fn run(place: &Place, args: &[&str]) -> Result<String, String> {
     let mut program = Program::start(place, args)?;
     let status = program.wait(LIMIT)?;
     if status.success() { Ok(program.output()) } else { Err(program.error(&format!("ended with {status}"))) }
 }
 
-/// Runs a program that is to fail by itself, and takes what it printed.
+/// Runs a program that has to fail by itself; returns its output.
 pub(crate) fn run_failing(place: &Place, args: &[&str]) -> Result<String, String> {
     let mut program = Program::start(place, args)?;
     let status = program.wait(LIMIT)?;
@@ -125,7 +125,7 @@ pub(crate) fn run_failing(place: &Place, args: &[&str]) -> Result<String, String
     }
 }
 
-/// Tries until something is true, for up to 20 seconds.
+/// Waits until something is true, for up to 20 seconds.
 pub(crate) fn wait_until(
     what: &str,
     mut is_true: impl FnMut() -> Result<bool, String>,

@@ -1,11 +1,11 @@
-//! Numbers and bytes from a seed, so that contents need not be kept to be compared.
+//! Numbers and bytes from a seed, so that contents can be compared without being stored.
 
 /// A stream of numbers (splitmix64).
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// The stream of a seed and a number of its use.
+    /// Stream of a seed and of a number for its use.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         let mut start = Self(seed);
         Self(start.next() ^ stream.wrapping_mul(0xD1B5_4A32_D192_ED03))

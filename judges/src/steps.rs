@@ -3,24 +3,24 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How a step ended.
+/// Outcome of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It passed, with a line about it.
+    /// It passed, with a note.
     Passed(String),
     Failed(String),
-    /// Not run, and why. Counts neither way.
+    /// It was not run, for this reason, and counts as neither passed nor failed.
     Skipped(String),
 }
 
-/// The steps so far.
+/// Steps so far.
 #[derive(Debug, Default)]
 pub struct Steps {
     done: Vec<(String, Verdict, Duration)>,
 }
 
 impl Steps {
-    /// Runs a step; a failure does not stop those that follow.
+    /// Runs a step; returns false if it failed. A failure does not stop the steps that follow.
     pub fn step(&mut self, name: &str, run: impl FnOnce() -> Verdict) -> bool {
         println!("── {name}");
         let start = Instant::now();
@@ -36,7 +36,7 @@ impl Steps {
         passed
     }
 
-    /// Prints the summary; says whether nothing failed.
+    /// Prints the summary; returns whether no step failed.
     pub fn summary(&self) -> bool {
         println!("\n── summary");
         for (name, verdict, time) in &self.done {
@@ -71,7 +71,7 @@ pub fn show(command: &mut Command) -> Verdict {
     }
 }
 
-/// Runs a program and takes its standard output; shows everything if it fails.
+/// Runs a program and returns its standard output; prints all output if it fails.
 pub fn take(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|error| format!("{}: {error}", line(command)))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -83,7 +83,7 @@ pub fn take(command: &mut Command) -> Result<String, String> {
     Err(format!("{} ended with {}", line(command), output.status))
 }
 
-/// The command as one would type it.
+/// The command as typed.
 pub fn line(command: &Command) -> String {
     let program = command.get_program().to_string_lossy();
     let program = program.rsplit('/').next().unwrap_or_default().to_string();

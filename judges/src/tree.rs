@@ -1,12 +1,12 @@
-//! The example `tree` of `flashweir-fs`: it fills and changes trees on mounted volumes, and lists them, once by system
-//! calls and once from an image as our code reads it. Judges compare the lists.
+//! The example `tree` of `flashweir-fs`: it fills and changes trees on mounted volumes, and lists them, by system calls
+//! or from an image as our code reads it. Judges compare the lists.
 
 use crate::host;
 use crate::place::Place;
 use crate::steps::take;
 use std::process::Command;
 
-/// A program that [`crate::builds::weir_builds`] builds.
+/// Path of a program that [`crate::builds::weir_builds`] builds.
 pub(crate) fn built(name: &str) -> String {
     host::built(name).display().to_string()
 }
@@ -21,7 +21,7 @@ pub(crate) fn list_image(image: &str) -> Result<String, String> {
     take(Command::new(program()).args(["list-image", image]))
 }
 
-/// Whether we read from the directory `files` of an image what Linux listed there. Gives the number of names.
+/// Checks that we read in the directory `files` of an image what Linux listed there. Returns the number of names.
 pub(crate) fn same(place: &Place, image: &str, listed: &str) -> Result<usize, String> {
     let ours = list_image(image)?;
     let mut ours: Vec<&str> = ours.lines().filter_map(|line| line.strip_prefix("/files")).collect();

@@ -1,12 +1,12 @@
-//! A Linux kernel that runs as a program and has F2FS, whether this machine's kernel has or not.
+//! A Linux kernel that runs as a program and has F2FS, whether this machine's kernel has it or not.
 //!
-//! Its root is this machine's, read-only; disks are files. `/run` is its own.
+//! Its root is this machine's, read-only; its disks are files. It has a `/run` of its own.
 
 use crate::place::Place;
 use crate::program::{LIMIT, Program, run};
 
-/// Boots with these files as `/dev/ubda`, `/dev/ubdb` and so on, runs a command of the shell, and powers off without any
-/// unmount that the command does not do. Gives what it printed; fails if the command does.
+/// Boots with these files as `/dev/ubda`, `/dev/ubdb` and so on, runs a shell command, and powers off without an unmount
+/// except by the command. Returns its output; fails if the command does.
 pub(crate) fn boot(place: &Place, disks: &[&str], work: &str) -> Result<String, String> {
     let init = format!(
         "#!/bin/sh
@@ -32,7 +32,7 @@ sleep 5
     let status = linux.wait(LIMIT)?;
     let said = linux.output();
     let good = said.lines().skip_while(|line| line.trim_end() != "RESULT good");
-    // Now and then the program is aborted when the kernel in it is down: that says nothing of what was done before.
+    // Sometimes the program aborts after its kernel is down, which says nothing about the work before.
     match good.skip(1).any(|line| line.contains("reboot: Power down")) {
         true => Ok(said),
         false => Err(format!("User-Mode Linux, at `{work}`, ended with {status}: {}", said.trim())),

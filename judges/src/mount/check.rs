@@ -1,4 +1,4 @@
-//! `weir check` itself: it finds the bugs of two programs, none where they are fixed, and Linux agrees.
+//! `weir check` itself: it finds the bugs of programs, none in those without, and Linux agrees.
 
 use super::mounted::FORMATS;
 use crate::host::root;
@@ -7,11 +7,11 @@ use crate::place::Place;
 use crate::program::{run as program, run_failing};
 use crate::tree::built;
 
-/// Makes the database.
+/// Command that makes the database.
 const SETUP: &str = "sqlite3 {}/db 'create table t(a)'";
 
-/// Inserts rows one after the other with the stock sqlite3; `$1` is the directory, `$2` how it syncs. With less than EXTRA the last
-/// row may be lost, because the removal of its journal is not synced.
+/// Script that inserts rows one after the other with the stock sqlite3; `$1` is the directory, `$2` the value of `synchronous`. With
+/// less than EXTRA the last row may be lost, because the removal of its journal is not synced.
 const LOAD: &str = r#"
 set -e
 for row in 1 2 3 4 5 6; do
@@ -20,14 +20,14 @@ for row in 1 2 3 4 5 6; do
 done
 "#;
 
-/// The database is whole and has every row that was said; `$1` is the directory.
+/// Script that checks that the database is whole and has every printed row; `$1` is the directory.
 const ROWS: &str = r#"
 rows=$(sqlite3 "$1/db" "pragma integrity_check; select a from t") || exit 1
 case "$rows" in ok*) ;; *) echo "$rows"; exit 1 ;; esac
 while read row; do echo "$rows" | grep -qx "$row" || { echo "row $row is missing"; exit 1; }; done
 "#;
 
-/// A kept state, seen by Linux: `$1` is the image, `$2` where to mount it, `$3` the store, `$4` what had been printed.
+/// Script that looks at a kept state on Linux: `$1` is the image, `$2` its mount point, `$3` the store, `$4` the printed output.
 const BY_LINUX: &str = r#"
 set -e
 mount -o loop "$1" "$2"

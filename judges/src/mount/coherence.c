@@ -1,14 +1,14 @@
-/* What programs see of each other's changes on a file system, and of their own.
+/* Visibility of programs' own and each other's changes on a file system.
  *
- * `coherence DIR stale`: asynchronous O_DIRECT writes beside buffered reads of the same block; a read that begins after a write has
- * ended sees it, through the same descriptor and through a new one.
+ * `coherence DIR stale`: asynchronous O_DIRECT writes and buffered reads of the same block; a read that begins after the end of a
+ * write sees it, through the same descriptor and through a new one.
  *
- * `coherence DIR blocks`: the blocks of a file are counted as soon as it was synced.
+ * `coherence DIR blocks`: the blocks of a file are counted as soon as it is synced.
  *
- * `coherence DIR set-id`: a file of root with mode 6775, which everybody may write, loses its set-ID bits by each way to change it,
- * at once, in what stat says and in what execve does.
+ * `coherence DIR set-id`: a file of root with mode 6775, which another user may write, loses its set-ID bits at once by each kind of
+ * change, for stat and for execve.
  *
- * `coherence DIR limits`: writes beyond the largest file and to a full disk say so. */
+ * `coherence DIR limits`: writes beyond the maximum file size and to a full disk fail with the right errors. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -58,7 +58,7 @@ static void stale(void) {
             fail("fill");
     pid_t reader = fork();
     if (reader == 0) {
-        /* Brings back whatever is there while a write is under way. */
+        /* Reads old content into the cache while a write is under way. */
         static char ignored[BLOCKS * BLOCK];
         for (;;)
             if (pread(buffered, ignored, sizeof ignored, 0) < 0)
@@ -126,7 +126,7 @@ static void change(int how) {
     close(file);
 }
 
-/* The effective user that a program in the file runs as. */
+/* Effective user of a program in the file. */
 static int runs_as(void) {
     pid_t pid = fork();
     int status;

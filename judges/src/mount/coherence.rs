@@ -1,16 +1,16 @@
-//! What programs see of each other's changes, and of the limits of a file system.
+//! Visibility of changes between programs, and limits of a file system.
 
 use super::mounted::{FORMATS, Mount, compiled, image, is_good};
 use crate::judge::Finding;
 use crate::place::Place;
 use crate::program::run as program;
 
-/// With the kernel's cache of writes and without; a write reports a lack of room only if the kernel hands it on.
+/// Mount options without and with the kernel's write-back cache, and parts; a full disk is only reported if the kernel passes writes on.
 const MOUNTS: [(&str, &[&str]); 2] =
     [("", &["stale", "blocks", "set-id", "limits"]), ("--write-back", &["stale", "blocks", "set-id"])];
 
 pub(super) fn judge(place: &Place) -> Finding {
-    // It runs from the mount, where there are no libraries for a user that may read nothing else.
+    // It runs from the mount, where a user that may read nothing else has no libraries.
     let coherence = compiled(place, "coherence", &["-static"])?;
     for format in FORMATS {
         for (options, parts) in MOUNTS {

@@ -1,6 +1,6 @@
-//! fsx: random operations on one file, each compared with what should be there; by itself, and with power cuts in it.
+//! fsx: random operations on one file, each compared with the expected content, by itself and with power cuts.
 //!
-//! Invariant: what CI does is short; `FLASHWEIR_FSX_OPERATIONS` and `FLASHWEIR_FSX_CUTS` say how much is done elsewhere.
+//! Invariant: runs in CI are short; `FLASHWEIR_FSX_OPERATIONS` and `FLASHWEIR_FSX_CUTS` set the lengths of others.
 
 use super::mounted::{END, FORMATS, Mount, image, is_good, suite};
 use crate::host::count_or;
@@ -11,7 +11,7 @@ use std::fs::File;
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
-/// Everything that fsx can do, and the cheap things more often.
+/// All operations of fsx, the cheap ones more often.
 const ALL_OPERATIONS: &str = "[weights]
 close_open = 1.0
 invalidate = 1.0
@@ -29,20 +29,20 @@ posix_fadvise = 1.0
 copy_file_range = 5.0
 ";
 
-/// An operation that takes longer than this on the average has hung.
+/// Mean time of an operation beyond which a run counts as hung.
 const OPERATION: Duration = Duration::from_millis(12);
 
-/// fsx 0.3.2 forgets to unmap some pages, on any file system; a run ends before there are 65,530 maps, Linux's limit for a process, and
-/// before they make each truncation slow.
+/// Most operations of a run. fsx 0.3.2 forgets to unmap some pages, on any file system; a run ends before there are 65,530 maps, Linux's
+/// limit for a process, and before they make each truncation slow.
 const OPERATIONS_MAX: u64 = 20_000;
 
-/// So often another fsx is cut where one had ended by itself.
+/// Most runs of fsx for one cut, because one may end by itself before it.
 const CUT_TRIES: u64 = 8;
 
-/// Signal for a read of a memory map without a page.
+/// Signal for an access to a memory map without a page.
 const SIGBUS: i32 = 7;
 
-/// One run of fsx to its end; false if it ended by itself before.
+/// Runs fsx to its end; returns false if it ended by itself before.
 fn run(place: &Place, config: &str, operations: u64, seed: u64, file: &str) -> Result<bool, String> {
     let suite = suite("fsx", "0.3.2")?;
     let (count, seed, dir) = (operations.to_string(), seed.to_string(), place.dir().display().to_string());
@@ -57,7 +57,7 @@ fn run(place: &Place, config: &str, operations: u64, seed: u64, file: &str) -> R
     }
 }
 
-/// Now and then fsx asks for no bytes at all, which POSIX calls invalid, and takes the answer for an end.
+/// Whether fsx ended by itself: sometimes it calls posix_fallocate for no bytes, which POSIX calls invalid, and ends at the error.
 fn ended_itself(said: &str) -> bool {
     let last = said.lines().rfind(|line| line.contains("fsx] "));
     let is_empty =
@@ -89,27 +89,27 @@ pub(super) fn judge(place: &Place) -> Finding {
     Ok(format!("{operations} operations in each of {} mounts", runs.len()))
 }
 
-/// A file on which fsx was through and which was synced then, and what it holds.
+/// A file that was synced after fsx had finished on it, with its content.
 struct Kept {
     name: String,
     content: Vec<u8>,
 }
 
-/// fsx to its end, a sync of its file, and a cut in the middle of another fsx; then the same again on what came back, or on a new
-/// mount of the image after the checks of the formats.
+/// Runs fsx to its end, syncs its file, and cuts the power in the middle of another fsx; then the same again on the recovered file
+/// system, or on a new mount of the image after the formats' checks.
 pub(super) fn cuts(place: &Place) -> Finding {
     let cuts = count_or("FLASHWEIR_FSX_CUTS", 6)?;
     const OPERATIONS: u64 = 1500;
     let config = place.write("fsx.toml", ALL_OPERATIONS.as_bytes())?;
-    // A file that is opened anew after the cut is another one, rightly, and its size may be another one.
+    // A file that is opened again after the cut is rightly another one, and its size may differ.
     let endless = ALL_OPERATIONS.replace("close_open = 1.0", "close_open = 0.0");
-    // fsx 0.3.2 waits for the bytes of its sendfile before it asks whether there are any: it hangs when a cut takes them.
+    // fsx 0.3.2 waits for the bytes of its sendfile before it checks for an error: it hangs if a cut prevents them.
     let endless = endless.replace("sendfile = 1.0", "sendfile = 0.0");
     let endless = place.write("endless.toml", format!("nosizechecks = true\n{endless}").as_bytes())?;
     let mut looked_at = 0;
     for format in FORMATS {
         let image = image(place, format)?;
-        // Little of it is in memory, so that all layers have work when the power goes.
+        // The cache is small, so that all layers have work when the power is cut.
         let mounted = || Mount::new(place, &image, "--speed max --cache 512KiB");
         let mut mount = mounted()?;
         let mut kept: Vec<Kept> = Vec::new();
@@ -120,7 +120,7 @@ pub(super) fn cuts(place: &Place) -> Finding {
             kept.retain(|old| old.name != name);
             run(place, &config, OPERATIONS, seed, &mount.path(&name)).map_err(at)?;
             kept.push(synced(&mount, name).map_err(at)?);
-            // One that ended by itself saw no cut; another is cut in its place.
+            // If one ended by itself, it saw no cut, and another takes its place.
             let mut others = (0..CUT_TRIES).map(|other| seed + other * 1_000);
             let cut_in = |seed| cut_below(place, &mount, &endless, seed).transpose();
             others.find_map(cut_in).unwrap_or_else(|| Err("each fsx ended by itself".into())).map_err(at)?;
@@ -147,7 +147,7 @@ fn synced(mount: &Mount<'_>, name: String) -> Result<Kept, String> {
     Ok(Kept { name, content })
 }
 
-/// Cuts the power while fsx works on a file; it sees that and nothing else. `None` if it had ended by itself.
+/// Cuts the power while fsx works on a file; fsx must see the cut and no other fault. `None` if it had ended by itself.
 fn cut_below(place: &Place, mount: &Mount<'_>, config: &str, seed: u64) -> Result<Option<()>, String> {
     let (suite, dir, file) =
         (suite("fsx", "0.3.2")?, place.dir().display().to_string(), mount.path(&format!("cut-{seed}")));
@@ -161,7 +161,7 @@ fn cut_below(place: &Place, mount: &Mount<'_>, config: &str, seed: u64) -> Resul
     let status = fsx.wait(END)?;
     let said = fsx.output();
     let is_cut = !ended_itself(&said);
-    // Linux hands a call on in parts; one of which a part was done before the cut says how much, and fsx asks no further.
+    // Linux splits calls; one of which a part was done before the cut returns a short count, at which fsx ends.
     let in_part = said.contains("short write") || said.contains("short read");
     let sees_cut = in_part
         || status.signal() == Some(SIGBUS)
@@ -170,7 +170,7 @@ fn cut_below(place: &Place, mount: &Mount<'_>, config: &str, seed: u64) -> Resul
     if status.success() || said.contains("miscompare") || (is_cut && !sees_cut) {
         return Err(format!("fsx under a cut ended with {status}: {}", said.trim()));
     }
-    // Whatever has survived can be read, and can go.
+    // What has survived can be read and removed.
     match std::fs::read(&file) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Ok(_) => std::fs::remove_file(&file).map_err(|error| format!("{file}: {error}"))?,
@@ -179,7 +179,7 @@ fn cut_below(place: &Place, mount: &Mount<'_>, config: &str, seed: u64) -> Resul
     Ok(is_cut.then_some(()))
 }
 
-/// All that was synced is there, byte by byte.
+/// Checks that all synced files are there, byte by byte; returns their number.
 fn all_there(mount: &Mount<'_>, kept: &[Kept]) -> Result<usize, String> {
     for Kept { name, content } in kept {
         let found = std::fs::read(mount.path(name)).map_err(|error| format!("{name}: {error}"))?;

@@ -1,11 +1,11 @@
-/* Signals to whoever waits for a file system.
+/* Signals to processes that wait for a file system.
  *
- * `interrupts DIR storm`: 10,000 calls of each kind under a timer that goes off a hundred times a second, and as many under one that
- * goes off a thousand times; a call that says EINTR is a fault, as it would be on any local file system.
+ * `interrupts DIR storm`: 10,000 calls of each kind under a timer that fires a hundred times a second, and as many under one that fires
+ * a thousand times; a call that fails with EINTR is a fault, as on any local file system.
  *
- * `interrupts DIR slow`: on a device that takes seconds. In the directory are three files of one byte: `long` is synced by somebody
- * who waits; whoever waits for `alarm` gets a signal that he handles, and his sync goes on; whoever waits for `killed` gets such a
- * signal, is killed some time later, and has to be gone while the first still waits. */
+ * `interrupts DIR slow`: on a device that takes seconds. The directory has three files of one byte. A process waits for a sync of
+ * `long`; one that syncs `alarm` gets a signal that it handles, and its sync continues; one that syncs `killed` gets such a signal,
+ * is killed some time later, and has to end while the first still waits. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -77,7 +77,7 @@ static void storm(long period_us, int flags) {
     with_timer(0, 0, flags);
 }
 
-/* A file that is written to, and not synced. */
+/* Writes a file and does not sync it; returns it. */
 static int written(const char *name, size_t kib) {
     static char kibibyte[1024];
     int file = open(name, O_WRONLY);
@@ -90,7 +90,7 @@ static int written(const char *name, size_t kib) {
     return file;
 }
 
-/* A process that syncs; it ends with the error. */
+/* Starts a process that syncs, and exits with the error. */
 static pid_t syncs(int file, int with_alarm) {
     pid_t pid = fork();
     if (pid < 0)

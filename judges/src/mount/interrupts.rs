@@ -1,15 +1,15 @@
-//! Signals to programs that wait for a mount.
+//! Signals to programs that wait for a mounted file system.
 
 use super::mounted::{FORMATS, Mount, compiled, image, is_good, synced};
 use crate::judge::Finding;
 use crate::place::Place;
 use crate::program::run as program;
 
-/// A device that takes seconds for what others do in milliseconds.
+/// Options of a mount whose device takes seconds where others take milliseconds.
 const SLOW: &str = "--speed 0.004";
 
-/// No call is interrupted by a signal that its program handles; a killed program ends while the device still works; and acknowledged data
-/// survive.
+/// Checks that no call is interrupted by a signal that its program handles, that a killed program ends while the device still works, and
+/// that acknowledged data survive.
 pub(super) fn judge(place: &Place) -> Finding {
     let waits = compiled(place, "interrupts", &[])?;
     let mut said = String::new();
@@ -18,7 +18,7 @@ pub(super) fn judge(place: &Place) -> Finding {
         let mount = Mount::new(place, &image, "--speed max")?;
         said =
             program(place, &[&waits, &mount.dir, "storm"]).map_err(|error| format!("{format}: {error}"))?;
-        // The files of the other half are made at full speed.
+        // The files of the second part are made at full speed.
         for name in ["long", "alarm", "killed"] {
             drop(synced(&mount, name, b"-")?);
         }

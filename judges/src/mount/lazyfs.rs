@@ -1,4 +1,4 @@
-//! Commands of LazyFS on the FIFO of a mount, as a test rig gives them.
+//! Commands of LazyFS through the FIFO of a mount, as a test rig sends them.
 
 use super::mounted::{END, FORMATS, Mount, image, is_good, synced};
 use crate::judge::Finding;
@@ -38,7 +38,7 @@ impl<'a> Rig<'a> {
     fn clear_cache(&self) -> Result<(), String> {
         self.order("lazyfs::clear-cache")?;
         let mut line = String::new();
-        // Read to its end: a reader that opens it again before the mount has closed it finds no writer and no data.
+        // It is read to its end: a reader that opens it again before the mount has closed it finds no writer and no data.
         let told = File::open(&self.completed).and_then(|mut file| file.read_to_string(&mut line));
         told.map_err(|error| format!("{}: {error}", self.completed))?;
         match line.as_str() {
@@ -47,7 +47,7 @@ impl<'a> Rig<'a> {
         }
     }
 
-    /// It has killed itself, as LazyFS does.
+    /// Checks that the mount has killed itself, as LazyFS does.
     fn ends_killed(mut self, place: &Place) -> Result<(), String> {
         let status = self.mount.program.wait(END)?;
         if status.signal() != Some(KILL) {
@@ -69,7 +69,7 @@ fn read(mount: &Mount<'_>, name: &str) -> Result<Vec<u8>, String> {
     std::fs::read(mount.path(name)).map_err(|error| format!("{name}: {error}"))
 }
 
-/// Mounts anew without a FIFO and looks at a file.
+/// Mounts the image again without a FIFO and checks a file.
 fn is_left(place: &Place, image: &str, name: &str, expected: &[u8]) -> Result<(), String> {
     let mount = Mount::new(place, image, "--speed max")?;
     expect(name, &read(&mount, name)?, expected)?;
@@ -135,7 +135,7 @@ fn torn_seq(place: &Place, image: &str) -> Result<(), String> {
     for (at, part) in (0..).step_by(2).zip([b"ab", b"cd", b"ef"]) {
         file.write_all_at(part, at).map_err(|error| format!("a write of a row: {error}"))?;
     }
-    // The last write was answered; whatever comes next is not.
+    // The last write was answered; the next call is not.
     let _ = file.sync_all();
     drop(file);
     rig.ends_killed(place)?;

@@ -1,6 +1,6 @@
-//! A running `weir mount`, and what judges of mounts do with it: make images, mount and cut them, look at them afterwards.
+//! A running `weir mount`, and helpers for judges of mounts: they make images, mount and cut them, and check them afterwards.
 //!
-//! Place: each judge of [`super`] holds a [`Mount`]; none of them knows another one.
+//! Place: each judge of [`super`] has a [`Mount`]; judges do not know each other.
 
 use crate::f2fs;
 use crate::host::{root, target_dir};
@@ -13,10 +13,10 @@ use std::io::Write as _;
 use std::process::Command;
 use std::time::Duration;
 
-/// The formats, as their options say.
+/// Names of the formats in options.
 pub(super) const FORMATS: [&str; 2] = ["ext4", "f2fs"];
 
-/// Longest that a mount takes to end.
+/// Longest time that a mount may take to end.
 pub(super) const END: Duration = Duration::from_secs(60);
 
 /// A running `weir mount`.
@@ -27,7 +27,7 @@ pub(super) struct Mount<'a> {
 }
 
 impl<'a> Mount<'a> {
-    /// Mounts an image or a volume; the options are words.
+    /// Mounts an image or a volume; the options are separated by spaces.
     pub(super) fn new(place: &'a Place, medium: &str, options: &str) -> Result<Self, String> {
         let (weir, dir) = (built("weir"), place.make_dir("mnt")?);
         let mut line = vec![weir.as_str(), "mount", medium, &dir];
@@ -42,7 +42,7 @@ impl<'a> Mount<'a> {
         Ok(Self { place, program, dir })
     }
 
-    /// The path of a file.
+    /// Path of a file.
     pub(super) fn path(&self, name: &str) -> String {
         format!("{}/{name}", self.dir)
     }
@@ -53,21 +53,21 @@ impl<'a> Mount<'a> {
         program(self.place, &[&built("weir"), "cut", &control, "--seed", &seed.to_string()])
     }
 
-    /// Unmounts and waits until everything is kept.
+    /// Unmounts it and waits for its end, when everything is stored.
     pub(super) fn unmount(mut self) -> Result<(), String> {
         program(self.place, &["umount", &self.dir])?;
         let status = self.program.wait(END)?;
         if status.success() { Ok(()) } else { Err(format!("weir mount: {}", self.program.output().trim())) }
     }
 
-    /// Ends it as a crash of the host would.
+    /// Kills it, as a crash of the host would.
     pub(super) fn kill(mut self) -> Result<(), String> {
         self.program.kill();
         program(self.place, &["umount", "-l", &self.dir]).map(drop)
     }
 }
 
-/// A program in C from beside this file.
+/// Compiles a C program beside this file; returns its path.
 pub(super) fn compiled(place: &Place, name: &str, options: &[&str]) -> Finding {
     let (program_path, source) =
         (place.path(name), root().join("judges/src/mount").join(name).with_extension("c"));
@@ -77,14 +77,14 @@ pub(super) fn compiled(place: &Place, name: &str, options: &[&str]) -> Finding {
     Ok(program_path)
 }
 
-/// A new image of 512 MiB.
+/// Makes a new image of 512 MiB.
 pub(super) fn image(place: &Place, format: &str) -> Finding {
     let image = place.path(&format!("{format}.img"));
     program(place, &[&built("weir"), "mkfs", format, &image, "--force", "--size", "512MiB"])?;
     Ok(image)
 }
 
-/// Neither our check nor that of the format finds anything.
+/// Checks that neither our check nor that of the format finds anything.
 pub(super) fn is_good(place: &Place, format: &str, image: &str) -> Result<(), String> {
     program(place, &[&built("weir"), "fsck", image])?;
     match format {
@@ -104,7 +104,7 @@ pub(super) fn synced(mount: &Mount<'_>, name: &str, content: &[u8]) -> Result<Fi
     Ok(file)
 }
 
-/// A suite from crates.io, installed if it is not.
+/// Path of a test suite from crates.io, which is installed if it is missing.
 pub(super) fn suite(name: &str, version: &str) -> Finding {
     let dir = target_dir().join("xtask").join("suites");
     let suite = dir.join("bin").join(name);
@@ -112,7 +112,7 @@ pub(super) fn suite(name: &str, version: &str) -> Finding {
         let mut install = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         install.args(["install", "--quiet", "--locked", "--root"]).arg(&dir);
         install.arg("--target-dir").arg(dir.join("build")).arg(format!("{name}@{version}"));
-        // What was set for this workspace is not for others.
+        // Settings for this workspace are not for others.
         install.current_dir(std::env::temp_dir()).env_remove("CARGO_TARGET_DIR");
         let status = install.status().map_err(|error| format!("cargo install {name}: {error}"))?;
         if !status.success() {

@@ -40,7 +40,7 @@ static void nameless(void) {
     expect("O_TMPFILE for reading", open(".", O_TMPFILE | O_RDONLY, 0600) == -1 && errno == EINVAL);
 }
 
-/* Nothing is synced: what was written is data all the same, also by a memory map. */
+/* Nothing is synced; written parts are data nevertheless, also if a memory map wrote them. */
 static void parts(void) {
     enum { PAGE = 4096, MAPPED = 512 << 10, LAST = 1 << 20 };
     static char page[PAGE];

@@ -5,7 +5,7 @@ use crate::judge::Finding;
 use crate::place::Place;
 use crate::program::run as program;
 
-/// Sets lists, and syncs what has them. User 1234 gets in by the list alone; the mode of a file takes rights from it.
+/// Script that sets lists and syncs their files. Only the list lets user 1234 in; the mode of a file restricts the list.
 const LISTS: &str = r#"
 set -e
 cd "$1"
@@ -31,7 +31,7 @@ setfacl -b less
 sync file less dir dir/below dir/below/file .
 "#;
 
-/// The expected lists, as shown under the same names.
+/// Command that shows the lists and a linked file.
 const SHOWN: &str = r#"cd "$1"; getfacl -np file less dir dir/below dir/below/file; cat linked"#;
 
 pub(super) fn judge(place: &Place) -> Finding {

@@ -1,13 +1,13 @@
 //! A programmer's daily work: a clone, a build, tests and a commit, on both formats, with the power cut after it.
 //!
-//! The projects are made on the spot: one in C with a Makefile, one in Rust without dependencies. Nothing comes from a network.
+//! The judge makes the projects: one in C with a Makefile, one in Rust without dependencies. Nothing comes from a network.
 
 use super::mounted::{FORMATS, Mount, image, is_good};
 use crate::judge::Finding;
 use crate::place::Place;
 use crate::program::run as program;
 
-/// Makes a repository of both projects; `$1` is where.
+/// Script that makes a repository of both projects; `$1` is its directory.
 const ORIGIN: &str = r#"
 set -e
 mkdir -p "$1/tree/c" "$1/tree/rust/src"
@@ -55,7 +55,7 @@ git -c user.name=judge -c user.email=judge@localhost commit -qm first
 git clone -q --bare . "$1/origin.git"
 "#;
 
-/// Clones, builds, tests, and commits; `$1` is the mount, `$2` the repository, `$3` is cargo. Everything is synced in the end.
+/// Script that clones, builds, tests and commits; `$1` is the mount, `$2` the repository, `$3` is cargo. It syncs everything at the end.
 const WORK: &str = r#"
 set -ex
 cd "$1"
@@ -77,7 +77,7 @@ find . -type f -exec sync {} +
 find . -type d -exec sync {} +
 "#;
 
-/// Everything is as it was, and can be worked with.
+/// Script that checks that everything is as it was and works.
 const AGAIN: &str = r#"
 set -ex
 cd "$1/clone"

@@ -1,4 +1,4 @@
-//! An image on a disk of the host that has no room for it, and mounts without root.
+//! An image on a host disk without room for it, and mounts without root.
 
 use super::mounted::{END, Mount, is_good};
 use crate::judge::Finding;
@@ -7,11 +7,11 @@ use crate::program::{Program, run as program, wait_until};
 use crate::tree::built;
 use std::os::unix::fs::PermissionsExt as _;
 
-/// Size of the image, and of the disk that holds it.
+/// Size of the image, and of the host disk with it.
 const IMAGE: &str = "64MiB";
 const DISK: &str = "size=100m";
 
-/// A mount that could not write its image back is refused; one that was not asked about it loses nothing.
+/// A mount that could not write its image back is refused; one that skips this check loses nothing.
 pub(super) fn judge(place: &Place) -> Finding {
     let weir = built("weir");
     let disk = place.make_dir("disk")?;
@@ -24,7 +24,7 @@ pub(super) fn judge(place: &Place) -> Finding {
 fn on_small_disk(place: &Place, weir: &str, disk: &str) -> Finding {
     let image = format!("{disk}/disk.img");
     program(place, &[weir, "mkfs", "ext4", &image, "--size", IMAGE])?;
-    // What is on the image takes room as well.
+    // Another file takes up room.
     let ballast = format!("{disk}/ballast");
     program(place, &["fallocate", "-l", "60MiB", &ballast])?;
     let refused = Program::start(place, &[weir, "mount", &image, &place.make_dir("mnt")?])?;
@@ -57,13 +57,13 @@ fn on_small_disk(place: &Place, weir: &str, disk: &str) -> Finding {
     if after != before {
         return Err("another content is in the image that was saved elsewhere".into());
     }
-    // The other way out: there is room again.
+    // Then there is room again.
     program(place, &["rm", &ballast])?;
     mount.unmount()?;
     Ok("refused with its reason, and saved elsewhere".into())
 }
 
-/// How it ended, and what it said.
+/// Exit code and output of a program.
 fn ended(mut program: Program) -> Result<(Option<i32>, String), String> {
     let status = program.wait(END)?;
     Ok((status.code(), program.output()))
@@ -72,7 +72,7 @@ fn ended(mut program: Program) -> Result<(Option<i32>, String), String> {
 /// A mount and a check by a user other than root.
 pub(super) fn without_root(place: &Place) -> Finding {
     let (weir, dir) = (built("weir"), place.make_dir("theirs")?);
-    // They get into neither the directory of the judge nor that of the build.
+    // Other users can enter neither the directory of the judge nor that of the build.
     let own = format!("{dir}/weir");
     program(place, &["cp", &weir, &own])?;
     program(place, &["chown", "-R", "nobody:nogroup", &dir])?;
@@ -83,7 +83,7 @@ pub(super) fn without_root(place: &Place) -> Finding {
     };
     let (above, fuse) = (mode_of(&dir_of_judge)?, mode_of(FUSE)?);
     program(place, &["chmod", "o+x", &dir_of_judge])?;
-    // As udev has it everywhere; machines without udev may lack it.
+    // udev sets this mode; a machine without udev may have another.
     program(place, &["chmod", "666", FUSE])?;
     let as_nobody = ["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups"];
     let said = program(place, &[&as_nobody[..], &["sh", "-c", AS_NOBODY, "sh", &dir]].concat());

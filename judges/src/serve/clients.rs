@@ -7,12 +7,12 @@ use crate::serve::files::{compare, image};
 use crate::serve::server::{Server, TINY};
 use serde_json::Value;
 
-/// The server's data about each export, and its allocation.
+/// Data of the server about its exports, and their allocation.
 pub(super) fn nbdinfo(place: &Place) -> Finding {
     let second = ["second=sata-mlc"];
     let first = format!("first={}", TINY[0]);
     let first: Vec<&str> = std::iter::once(first.as_str()).chain(TINY[1..].iter().copied()).collect();
-    // A --set holds for every device, and what makes the first one small is too small for the second one's planes.
+    // A --set applies to every device, and the first one's sizes are too small for the planes of the second one.
     let server = Server::start(place, &[&first, &["--speed", "max"]])?;
     let (uri, size) = (server.uri(), server.counts()?.size);
     let mut facts = 0;
@@ -69,7 +69,7 @@ fn map_of(text: &str) -> Value {
     lines.collect::<Vec<String>>().into()
 }
 
-/// Random images with holes go in by one way of copying after the other, and come out as they were.
+/// Random images with holes are copied in and out, in one way after the other, and are unchanged.
 pub(super) fn nbdcopy(place: &Place) -> Finding {
     let server = Server::start(place, &[TINY])?;
     let (uri, size) = (server.uri(), server.counts()?.size);

@@ -13,10 +13,10 @@ use std::os::unix::fs::FileExt;
 use std::thread::sleep;
 use std::time::Duration;
 
-/// The number of this error on Linux.
+/// Number of this error on Linux.
 const EIO: i32 = 5;
 
-/// A session that is recorded while fio works, with a power cut in the middle, gives the same trace when it is run again.
+/// A session that is recorded under fio, with a power cut in the middle, gives the same trace when it is run again.
 pub(super) fn rerun(place: &Place) -> Finding {
     let file = place.path("session.rec");
     let server = Server::start(place, &[TINY, &["--record", &file]])?;
@@ -55,7 +55,7 @@ pub(super) fn rerun(place: &Place) -> Finding {
     Ok(format!("{requests} requests and a power cut, the same trace twice"))
 }
 
-/// Clients may stay connected, and get errors until the power is back.
+/// Clients can stay connected, and get errors until the power is back.
 pub(super) fn eio(place: &Place) -> Finding {
     const CUTS: usize = 3;
     const BLOCK: usize = 4096;
@@ -73,7 +73,7 @@ pub(super) fn eio(place: &Place) -> Finding {
         file.write_all_at(&[pattern; BLOCK], at).and_then(|()| file.sync_all()).map_err(failed)?;
         server.cut(place, &["--eio", "--off", "400ms"])?;
         wait_until("the end of a power cut", || {
-            // Each try reads another place, as the kernel keeps what it has read.
+            // Each try reads another place, because the kernel caches reads.
             fresh += STEP;
             match file.read_exact_at(&mut [0; BLOCK], fresh) {
                 Ok(()) => Ok(true),
@@ -84,7 +84,7 @@ pub(super) fn eio(place: &Place) -> Finding {
                 Err(error) => Err(failed(error)),
             }
         })?;
-        // What had not been flushed may be gone: the first flush after a cut says so, and only that one.
+        // Data that were not flushed may be lost: only the first flush after a cut reports it.
         match file.sync_all() {
             Err(error) if error.raw_os_error() == Some(EIO) => {}
             other => return Err(format!("the first flush after a cut gave {other:?}, expected EIO")),
@@ -102,7 +102,7 @@ pub(super) fn eio(place: &Place) -> Finding {
     Ok(format!("{CUTS} cuts, {refused} reads refused, the connection goes on"))
 }
 
-/// The power is cut again and again while files are made and synced.
+/// The power is cut several times while files are made and synced.
 pub(super) fn ext4(place: &Place) -> Finding {
     const CUTS: u64 = 5;
     let server = Server::start(place, &[SMALL, &["--worst"]])?;
@@ -126,12 +126,12 @@ pub(super) fn ext4(place: &Place) -> Finding {
         let drawn = ["--seed", &seed];
         let outcome = server.cut(place, if cut == 0 { &[] } else { &drawn });
         if outcome.is_err() {
-            // The writer ends with its disk only.
+            // The writer only ends with its disk.
             server.kill()?;
             return outcome;
         }
         files = writer.join().map_err(|_| "the writer panicked")?;
-        // What this client still holds in its memory must not reach the disk any more; it has no connection.
+        // Data that this client still has in memory cannot reach the disk, because its connection is closed.
         drop(mount);
         drop(disk);
         drop(fuse);
@@ -159,7 +159,7 @@ pub(super) fn ext4(place: &Place) -> Finding {
     Ok(format!("{CUTS} cuts, {replayed} journals replayed, {} synced files there", files.count()))
 }
 
-/// Whether an ext4 was not unmounted: e2fsck without changes does not look into the journal.
+/// Whether an ext4 volume needs a replay of its journal, which e2fsck without changes does not tell.
 pub(super) fn needs_recovery(place: &Place, device: &str) -> Result<bool, String> {
     Ok(run(place, &["dumpe2fs", "-h", device])?.contains("needs_recovery"))
 }

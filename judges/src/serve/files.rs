@@ -1,4 +1,4 @@
-//! Contents that are made from a seed, and compared with what came back.
+//! Contents that are made from a seed, and are compared with those that come back.
 
 use crate::random::Random;
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// Makes an image of `size` bytes with data in a few places, aligned to 512 bytes, and holes between them. Returns the
-/// bytes of data.
+/// number of bytes of data.
 pub(super) fn image(path: &str, seed: u64, number: u64, size: u64) -> Result<u64, String> {
     const PARTS: u64 = 24;
     let failed = |error: std::io::Error| format!("{path}: {error}");
@@ -25,7 +25,7 @@ pub(super) fn image(path: &str, seed: u64, number: u64, size: u64) -> Result<u64
     Ok(data)
 }
 
-/// Whether two files hold the same; an error says where they differ first.
+/// Checks that two files have the same content; an error gives the first difference.
 pub(super) fn compare(one: &str, other: &str) -> Result<(), String> {
     const CHUNK: usize = 1 << 20;
     let open = |path: &str| File::open(path).map_err(|error| format!("{path}: {error}"));
@@ -48,7 +48,7 @@ pub(super) fn compare(one: &str, other: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Files of a file system: what is in them, by their seeds.
+/// Expected files of a file system, with the seeds of their contents.
 #[derive(Debug)]
 pub(super) struct Tree {
     random: Random,
@@ -80,7 +80,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Removes a third of the files, writes another third anew, and gives some of the rest another name.
+    /// Removes a third of the files, rewrites another third, and renames some of the rest.
     pub(super) fn churn(&mut self, root: &str) -> Result<(), String> {
         let names: Vec<String> = self.files.keys().cloned().collect();
         for name in names {
@@ -119,7 +119,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Whether these files and no others are in `root`, with their contents.
+    /// Checks that these files and no others are in `root`, with their contents.
     pub(super) fn verify(&self, root: &str) -> Result<(), String> {
         for (name, (seed, length)) in &self.files {
             let path = Path::new(root).join(name);
@@ -136,7 +136,7 @@ impl Tree {
     }
 }
 
-/// Files in a directory and those below it.
+/// Number of files in a directory and those below it.
 fn count(dir: &Path) -> std::io::Result<usize> {
     let (mut files, mut dirs) = (0, vec![PathBuf::from(dir)]);
     while let Some(dir) = dirs.pop() {

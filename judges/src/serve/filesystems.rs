@@ -1,4 +1,4 @@
-//! Judges: file systems of the kernel on a served disk.
+//! Judges: the kernel's file systems on a served disk.
 
 use crate::disk::{Fuse, Loop, Mount};
 use crate::judge::Finding;
@@ -8,7 +8,7 @@ use crate::serve::files::Tree;
 use crate::serve::server::{SMALL, Server};
 use crate::uml;
 
-/// Files that are made at first, and after some of them were changed again.
+/// Number of files that are made at first; after changes a quarter as many are added.
 const FILES: u32 = 400;
 
 pub(super) fn ext4(place: &Place) -> Finding {
@@ -19,7 +19,7 @@ pub(super) fn xfs(place: &Place) -> Finding {
     on_loop(place, &["mkfs.xfs", "-q", "-f"], &["xfs_repair", "-n"])
 }
 
-/// Makes a file system, fills it, changes a part, checks it, and looks for its files on a new mount of a new client.
+/// Makes a file system, fills it, changes a part, checks it, and verifies its files on a new mount of a new client.
 fn on_loop(place: &Place, make: &[&str], check: &[&str]) -> Finding {
     let server = Server::start(place, &[SMALL, &["--speed", "max"]])?;
     let fuse = Fuse::mount(place, server.socket())?;
@@ -48,7 +48,7 @@ fn on_loop(place: &Place, make: &[&str], check: &[&str]) -> Finding {
     found(server, &tree)
 }
 
-/// The disk of a Linux kernel that runs as a program and has F2FS, whether this machine's kernel has or not.
+/// F2FS on the disk, by a Linux kernel that runs as a program and has F2FS, whether this machine's kernel has it or not.
 pub(super) fn f2fs(place: &Place) -> Finding {
     let server = Server::start(place, &[SMALL, &["--speed", "max"]])?;
     let (old, new) = (place.make_dir("old")?, place.path("new"));
@@ -72,7 +72,7 @@ pub(super) fn f2fs(place: &Place) -> Finding {
     found(server, &tree)
 }
 
-/// Boots a Linux that mounts the disk, runs a command of the shell, and unmounts.
+/// Boots a Linux that mounts the disk, runs a shell command, and unmounts.
 fn boot(place: &Place, fuse: &Fuse<'_>, work: &str) -> Result<(), String> {
     let work =
         format!("mkdir -p /run/disk && mount -t f2fs /dev/ubda /run/disk && ( {work} ) && umount /run/disk");

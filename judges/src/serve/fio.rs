@@ -1,14 +1,14 @@
 //! Judges: fio's `nbd` engine with verification.
 //!
-//! fio asks for data synchronisation through this engine by `fsync`; it has no `fdatasync` there.
+//! With this engine fio flushes by `fsync`; there is no `fdatasync`.
 
 use crate::judge::Finding;
 use crate::place::Place;
 use crate::program::run;
 use crate::serve::server::{Server, TINY};
 
-/// Jobs that write, trim and flush beside each other, each in an area of its own, and verify what they wrote. Twice as
-/// much is written as there is, so that the device collects.
+/// Jobs that write, trim and flush side by side, each in an area of its own, and verify what they wrote. They write so
+/// much more than the capacity that GC runs.
 fn jobs(uri: &str, seed: u64) -> String {
     format!(
         "[global]
@@ -71,14 +71,14 @@ verify=0
     )
 }
 
-/// In real time over a unix socket.
+/// Runs the jobs in real time over a unix socket.
 pub(super) fn unix(place: &Place) -> Finding {
     let server = Server::start(place, &[TINY])?;
     let uri = server.uri();
     verified(place, server, &uri)
 }
 
-/// As fast as possible over TCP.
+/// Runs the jobs as fast as possible over TCP.
 pub(super) fn tcp(place: &Place) -> Finding {
     let server = Server::start(place, &[TINY, &["--tcp", "127.0.0.1:0", "--speed", "max"]])?;
     let uri = format!("nbd://{}", server.tcp()?);
@@ -88,7 +88,7 @@ pub(super) fn tcp(place: &Place) -> Finding {
 fn verified(place: &Place, server: Server, uri: &str) -> Finding {
     let file = place.write("jobs.fio", jobs(uri, place.seed() % (1 << 31)).as_bytes())?;
     run(place, &["fio", &file])?;
-    // The trim job covers its area, as fio visits each of its blocks once.
+    // The trim job covers its area, because fio visits each of its blocks once.
     run(place, &["qemu-io", "-f", "raw", "-c", "read -P 0 104M 16M", &server.uri()])?;
     let counts = server.counts()?;
     server.stop()?;

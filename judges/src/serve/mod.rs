@@ -1,14 +1,13 @@
 //! `cargo xtask serve-judges`: the running `weir serve`, judged from outside: by tools and file systems that know nothing of this project.
 //!
-//! Place: `ci` runs all of them; `serve-judges NAME` runs one. Each judge has a directory of its own ([`crate::place`]),
-//! starts servers ([`server`]) and whatever it needs beside them ([`crate::program`], [`crate::disk`]), and says in one line what it
-//! saw.
+//! Place: `ci` runs all of them; `serve-judges NAME` runs one. Each judge has a directory of its own ([`crate::place`]), starts
+//! servers ([`server`]) and whatever else it needs ([`crate::program`], [`crate::disk`]), and reports its finding in one line.
 //!
-//! Invariants: a judge is never skipped; what it needs and does not find is a failure with its name. Whatever way a
-//! judge ends, its processes, mounts and loop devices end with it: each is held by a guard. What a killed run left
-//! behind is cleared by the next one.
+//! Invariants: a judge is never skipped; if something that it needs is missing, it fails and names it. However a judge
+//! ends, its processes, mounts and loop devices end with it, because each has a guard. The next run clears what a
+//! killed one left behind.
 //!
-//! Deliberately absent: NBD. All clients of the server here are other people's programs.
+//! Deliberately absent: NBD. All clients of the server here are third-party programs.
 
 mod clients;
 mod cuts;

@@ -7,7 +7,7 @@ use crate::serve::files::{compare, image};
 use crate::serve::server::{Server, TINY};
 use serde_json::Value;
 
-/// Converts images to and from the disk, in and out of order, and has qemu compare them.
+/// Converts images to and from the disk, in order and out of order, and lets qemu compare them.
 pub(super) fn img(place: &Place) -> Finding {
     let server = Server::start(place, &[TINY])?;
     let (uri, size) = (server.uri(), server.counts()?.size);
@@ -38,7 +38,7 @@ pub(super) fn img(place: &Place) -> Finding {
     Ok(format!("{} images, {:.1} MB of data converted there and back", ways.len(), data as f64 / 1e6))
 }
 
-/// Scripts: what is written is read back, zeroes and discards leave the holes that they should, errors are errors.
+/// Scripts: written data are read back, zeroes and discards leave the right holes, and invalid requests fail.
 pub(super) fn io(place: &Place) -> Finding {
     let server = Server::start(place, &[TINY])?;
     let (uri, size) = (server.uri(), server.counts()?.size);
@@ -60,12 +60,12 @@ pub(super) fn io(place: &Place) -> Finding {
         "read -P 0 48k 8k",
         "read -P 0x11 56k 4k",
         "read -P 0x33 60k 4k",
-        // Not aligned to the smallest block: qemu reads, merges and writes.
+        // The request is not aligned to sectors: qemu reads, merges and writes.
         "write -P 0x44 200001 777",
         "read -P 0x44 200001 777",
         "read -P 0 199000 1001",
         "read -P 0 200778 1000",
-        // Part of a mapping unit: what is beside it stays. Whether a discard of a part does anything is open.
+        // Requests for parts of a mapping unit keep the rest of it. Whether a discard of a part has an effect is open.
         "write -P 0x55 1M 4k",
         "discard 1049600 1k",
         "read -P 0x55 1M 1k",
@@ -73,7 +73,7 @@ pub(super) fn io(place: &Place) -> Finding {
         "write -z -u 1048576 512",
         "read -P 0 1048576 512",
         "read -P 0x55 1049088 512",
-        // Several at once.
+        // Several requests are in flight at once.
         "aio_write -P 0x61 2M 1M",
         "aio_write -P 0x62 3M 1M",
         "aio_write -z 4M 1M",
@@ -82,7 +82,7 @@ pub(super) fn io(place: &Place) -> Finding {
         "read -P 0x61 2M 1M",
         "read -P 0x62 3M 1M",
         "read -P 0 4M 1M",
-        // As large as the largest payload, and larger.
+        // Requests are as large as the largest payload, and larger.
         "write -P 0x71 32M 32M",
         "read -P 0x71 32M 32M",
         "write -P 0x72 16M 40M",
@@ -101,7 +101,7 @@ pub(super) fn io(place: &Place) -> Finding {
     run(place, &line)?;
     let map = run(place, &["qemu-img", "map", "--output=json", "-f", "raw", &uri])?;
     let map: Value = serde_json::from_str(&map).map_err(|error| format!("qemu-img map: {error}"))?;
-    // Zeroes that may not be a hole stay allocated; zeroes that may, and discards, do not.
+    // Zeroes that must not be a hole stay allocated; zeroes that may be one, and discards, do not.
     for (at, is_data) in [(8 << 10, true), (32 << 10, false), (48 << 10, false), (60 << 10, true)] {
         let extents = map.as_array().map_or(&[][..], Vec::as_slice);
         let holds = |extent: &&Value| {
@@ -114,7 +114,7 @@ pub(super) fn io(place: &Place) -> Finding {
         }
     }
     let bad = [
-        // A pattern that is not there: the judge itself can fail.
+        // This pattern is not there, which shows that the judge can fail.
         "read -P 9 0 512".to_owned(),
         format!("read {size} 512"),
         format!("read {} 1k", size - 512),
@@ -131,7 +131,7 @@ pub(super) fn io(place: &Place) -> Finding {
     Ok(format!("{} commands as expected, {} refused", commands.len() + 1, bad.len() + refused))
 }
 
-/// A disk that refuses writes is read, and nothing else.
+/// A read-only disk can be read and not written.
 fn read_only(place: &Place) -> Result<usize, String> {
     let server = Server::start(place, &[TINY, &["--read-only"]])?;
     let uri = server.uri();

@@ -1,7 +1,7 @@
-//! Writers that remember what was synced, for judges that end the disk in the middle of it.
+//! Writers that remember what was synced, for judges that stop the disk in the middle of the work.
 //!
-//! A writer runs in a thread of its own until the disk fails. What it was promised must be there afterwards; what came
-//! later may be there, but only as it was written.
+//! A writer runs in a thread of its own until the disk fails. Synced data must be there afterwards; later data may be
+//! there, but only as they were written.
 
 use crate::random::Random;
 use std::fs::{File, OpenOptions};
@@ -12,15 +12,15 @@ use std::thread::{JoinHandle, spawn};
 /// Bytes of one record: a mapping unit of the device.
 const RECORD_BYTES: usize = 4096;
 
-/// Records in an area of a raw disk: each is a whole block that holds its place, its number and bytes made of both.
+/// Records in an area of a raw disk: each is a whole mapping unit with its number and bytes made from its place and number.
 #[derive(Debug)]
 pub(super) struct Records {
     seed: u64,
     /// First byte of the area.
     offset: u64,
-    /// For each place, the last number that was synced and the last that was written; 0 is none.
+    /// For each place, the last synced number and the last written one; 0 is none.
     places: Vec<(u64, u64)>,
-    /// The last number that was given out.
+    /// Last number that was used.
     last: u64,
     synced: u64,
 }
@@ -30,7 +30,7 @@ impl Records {
         Self { seed, offset, places: vec![(0, 0); places], last: 0, synced: 0 }
     }
 
-    /// Records that were synced so far.
+    /// Number of records that were synced so far.
     pub(super) fn synced(&self) -> u64 {
         self.synced
     }
@@ -69,8 +69,8 @@ impl Records {
         record
     }
 
-    /// Whether each place holds a whole record that is no older than what was synced there. Those that are there count
-    /// as synced from now on.
+    /// Checks that each place has a whole record that is not older than the last synced one. The found records count as
+    /// synced from now on.
     pub(super) fn verify(&mut self, disk: &str) -> Result<(), String> {
         let file = File::open(disk).map_err(|error| format!("{disk}: {error}"))?;
         let mut found = vec![0; RECORD_BYTES];
@@ -97,11 +97,11 @@ impl Records {
     }
 }
 
-/// Files of a mounted file system, each of them synced before the next one is made.
+/// Files of a mounted file system, each of which is synced before the next one is made.
 #[derive(Debug)]
 pub(super) struct SyncedFiles {
     seed: u64,
-    /// Files that were tried; no name is used twice.
+    /// Number of files that were tried; no name is used twice.
     tried: u64,
     synced: Vec<u64>,
 }
@@ -111,12 +111,12 @@ impl SyncedFiles {
         Self { seed, tried: 0, synced: Vec::new() }
     }
 
-    /// Files that were synced so far.
+    /// Number of files that were synced so far.
     pub(super) fn count(&self) -> usize {
         self.synced.len()
     }
 
-    /// Makes and syncs files in `dir` until the disk fails, and beside each of them one that is not synced.
+    /// Makes and syncs files in `dir` until the disk fails, and with each of them one that is not synced.
     pub(super) fn write(mut self, dir: &str) -> JoinHandle<Self> {
         let dir = dir.to_owned();
         spawn(move || {
@@ -145,7 +145,7 @@ impl SyncedFiles {
         random.bytes(length)
     }
 
-    /// Whether every synced file is in `dir` as it was written.
+    /// Checks that every synced file is in `dir` as it was written.
     pub(super) fn verify(&self, dir: &str) -> Result<(), String> {
         for &number in &self.synced {
             let path = format!("{dir}/synced{number}");

@@ -1,4 +1,4 @@
-//! Judges: volumes outlive their server, however it ends.
+//! Judges: volumes survive their server, however it ends.
 
 use crate::disk::{Fuse, Loop, Mount};
 use crate::judge::Finding;
@@ -12,14 +12,14 @@ use crate::serve::server::{SMALL, Server, run_weir};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// Makes a volume of the small device.
+/// Makes a volume with the small device.
 fn create(place: &Place) -> Result<String, String> {
     let volume = place.path("volume");
     run_weir(place, &[&["volume", "create", &volume, "--device"][..], SMALL].concat())?;
     Ok(volume)
 }
 
-/// A file system is there again after a stop, and so is what it trimmed.
+/// After a stop a file system is unchanged, and so is its allocation.
 pub(super) fn stopped(place: &Place) -> Finding {
     let volume = create(place)?;
     let server = Server::start(place, &[&[&volume, "--speed", "max"]])?;
@@ -70,7 +70,7 @@ pub(super) fn killed(place: &Place) -> Finding {
         let line = [&line[..], &["--iodepth=16", "--verify=crc32c", "--size=24m"], more].concat();
         Program::start(place, &line)
     };
-    // Areas: what fio has synced, what fio is writing, records, and an ext4 in a loop device on the rest.
+    // The areas are: data that fio has synced, data that fio is writing, records, and an ext4 volume on a loop device on the rest.
     let (records_at, rest_at) = (64 << 20, "83886080");
     let mut records = Records::new(place.seed(), records_at, 1024);
     let mut files = SyncedFiles::new(place.seed());

@@ -1,6 +1,6 @@
 //! A running `weir serve`.
 //!
-//! Invariant: it ends with its guard.
+//! Invariant: it is killed when its guard is dropped.
 
 use crate::builds::weir;
 use crate::place::Place;
@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// A phone's device of 604 MB: room for each file system, and GC begins before a judge has finished.
+/// A phone's device of 604 MB: it has room for each file system, and GC begins before a judge has finished.
 pub(super) const SMALL: &[&str] = &[
     "mobile-ufs",
     "--set=geometry.blocks_per_plane=32",
@@ -18,7 +18,7 @@ pub(super) const SMALL: &[&str] = &[
     "--set=ftl.over_provisioning=0.25",
 ];
 
-/// The same with 151 MB, so that whole images are soon copied.
+/// The same with 151 MB, so that whole images are copied quickly.
 pub(super) const TINY: &[&str] = &[
     "mobile-ufs",
     "--set=geometry.blocks_per_plane=32",
@@ -26,7 +26,7 @@ pub(super) const TINY: &[&str] = &[
     "--set=ftl.over_provisioning=0.25",
 ];
 
-/// A server of one place, on a unix socket and, where that was asked for, elsewhere.
+/// A server of one place, on a unix socket and, if the arguments say so, elsewhere.
 #[derive(Debug)]
 pub(super) struct Server {
     program: Program,
@@ -47,7 +47,7 @@ pub(super) struct Counts {
 }
 
 impl Server {
-    /// Starts a server, and waits until it listens.
+    /// Starts a server and waits until it listens.
     pub(super) fn start(place: &Place, args: &[&[&str]]) -> Result<Self, String> {
         let (program, socket) = (weir_path(), place.path("disk.sock"));
         let mut line = vec![program.as_str(), "serve", "--unix", &socket];
@@ -71,20 +71,20 @@ impl Server {
         format!("nbd+unix:///?socket={}", self.socket)
     }
 
-    /// Its TCP address, `127.0.0.1:PORT`. It listens before it says where.
+    /// Its TCP address, `127.0.0.1:PORT`, which it prints after it has begun to listen.
     pub(super) fn tcp(&self) -> Result<String, String> {
         let mut found = None;
         wait_until("the name of a TCP address", || {
             let output = self.program.output();
             let address = output.lines().find_map(|line| line.strip_prefix("clients: nbd://"));
-            // A line without its end is not complete yet.
+            // A line without a line end is not complete yet.
             found = address.filter(|_| output.ends_with('\n')).map(str::to_owned);
             Ok(found.is_some())
         })?;
         Ok(found.expect("it was waited for"))
     }
 
-    /// How it is.
+    /// Asks for its counts.
     pub(super) fn counts(&self) -> Result<Counts, String> {
         let failed = |error: std::io::Error| format!("control socket: {error}");
         let mut stream = UnixStream::connect(format!("{}.control", self.socket)).map_err(failed)?;
@@ -121,7 +121,7 @@ impl Server {
         program::run(place, &line)
     }
 
-    /// Stops it as Ctrl-C does, and takes its last words.
+    /// Stops it as Ctrl-C does; returns its output.
     pub(super) fn stop(mut self) -> Result<String, String> {
         let id = self.program.id();
         let interrupt = std::process::Command::new("sh").args(["-c", &format!("kill -INT {id}")]).status();
@@ -136,7 +136,7 @@ impl Server {
         }
     }
 
-    /// Ends it as `kill -9` does.
+    /// Kills it as `kill -9` does.
     pub(super) fn kill(mut self) -> Result<(), String> {
         match self.program.is_running() {
             true => self.program.kill(),
@@ -146,7 +146,7 @@ impl Server {
     }
 }
 
-/// `weir` with these arguments; it is to succeed.
+/// Runs `weir` with these arguments, which has to succeed.
 pub(super) fn run_weir(place: &Place, args: &[&str]) -> Result<String, String> {
     let program = weir_path();
     let mut line = vec![program.as_str()];

@@ -1,4 +1,4 @@
-//! Judge: TLS, with certificates made for the occasion.
+//! Judge: TLS, with certificates made for it.
 
 use crate::judge::Finding;
 use crate::place::Place;
@@ -6,7 +6,7 @@ use crate::program::{run, run_failing};
 use crate::serve::files::{compare, image};
 use crate::serve::server::{Server, TINY};
 
-/// Clients that know the authority are served, and over an encrypted connection only.
+/// Only clients that trust the authority are served, and only over an encrypted connection.
 pub(super) fn tls(place: &Place) -> Finding {
     let (ours, other) = (place.make_dir("pki")?, place.make_dir("other")?);
     for dir in [&ours, &other] {
@@ -34,7 +34,7 @@ pub(super) fn tls(place: &Place) -> Finding {
     run(place, &["nbdcopy", "--connections=4", &there, &uri(&ours)])?;
     run(place, &["nbdcopy", "--connections=4", &uri(&ours), &back])?;
     compare(&there, &back)?;
-    // Clear text, on either socket, and a client that trusts another authority.
+    // Connections without TLS are refused on both sockets, and so is a client that trusts another authority.
     run_failing(place, &["nbdinfo", &format!("nbd://{address}")])?;
     run_failing(place, &["nbdinfo", &server.uri()])?;
     run_failing(place, &["nbdinfo", &uri(&other)])?;
@@ -44,7 +44,7 @@ pub(super) fn tls(place: &Place) -> Finding {
     let address = server.tcp()?.replace("127.0.0.1", "localhost");
     let uri = |dir: &str| format!("nbds://{address}/?tls-certificates={dir}");
     run(place, &["nbdinfo", &uri(&client)])?;
-    // It knows the authority, but has no certificate of it.
+    // This client knows the authority, but has no certificate from it.
     let stranger = place.make_dir("stranger")?;
     std::fs::copy(&authority_file, format!("{stranger}/ca-cert.pem")).map_err(|error| error.to_string())?;
     run_failing(place, &["nbdinfo", &uri(&stranger)])?;
@@ -52,7 +52,7 @@ pub(super) fn tls(place: &Place) -> Finding {
     Ok(format!("{:.1} MB of data there and back, 4 clients refused", data as f64 / 1e6))
 }
 
-/// A new authority: `ca-cert.pem` and `ca-key.pem`.
+/// Makes a new authority: `ca-cert.pem` and `ca-key.pem`.
 fn authority(place: &Place, dir: &str) -> Result<(), String> {
     let (certificate, key) = (format!("{dir}/ca-cert.pem"), format!("{dir}/ca-key.pem"));
     let request = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"];
@@ -60,7 +60,7 @@ fn authority(place: &Place, dir: &str) -> Result<(), String> {
     run(place, &[&request[..], &rest].concat()).map(drop)
 }
 
-/// A certificate of the authority in `dir` for a server or client on this machine: `WHO-cert.pem` and `WHO-key.pem`.
+/// Makes a certificate of the authority in `dir` for a server or client on this machine: `WHO-cert.pem` and `WHO-key.pem`.
 fn certificate(place: &Place, dir: &str, who: &str) -> Result<(), String> {
     let file = |name: &str| format!("{dir}/{name}");
     let (key, request, certificate) =
