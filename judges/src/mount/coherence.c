@@ -5,7 +5,7 @@
  *
  * `coherence DIR blocks`: the blocks of a file are counted as soon as it is synced.
  *
- * `coherence DIR set-id`: a file of root with mode 6775, which another user may write, loses its set-ID bits at once by each kind of
+ * `coherence DIR set-id`: a file of root with mode 6777, which another user may write, loses its set-ID bits at once by each kind of
  * change, for stat and for execve.
  *
  * `coherence DIR limits`: writes beyond the maximum file size and to a full disk fail with the right errors. */
