@@ -110,7 +110,7 @@ pub struct Report {
 /// Outcome of a cell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// Its measurements.
+    /// Measurements of the cell.
     pub result: RunResult,
     /// Number of completed requests, those of ramps included.
     pub requests: u64,

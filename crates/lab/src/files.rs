@@ -39,7 +39,7 @@ use std::rc::Rc;
 pub struct Setup {
     /// The device, which begins empty.
     pub device: DeviceConfig,
-    /// How syncs flush the device.
+    /// Kind of flush that syncs send to the device.
     pub flush: FlushMode,
     /// The file system.
     pub mode: Mode,
@@ -83,7 +83,7 @@ pub enum Work {
 pub struct FilesResult {
     /// Name of the device.
     pub device: String,
-    /// How syncs flushed the device: FLUSH, RFLUSH or NOFLUSH.
+    /// Kind of flush that syncs sent: FLUSH, RFLUSH or NOFLUSH.
     pub flush: String,
     /// Mount options of ext4; `None` if the file system was F2FS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -116,7 +116,7 @@ impl FilesResult {
     }
 }
 
-/// Why there is no result.
+/// Reason why there is no result.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FilesError {
     /// The volume cannot be made or mounted.

@@ -18,7 +18,7 @@ pub(super) enum Task {
     Prepare {
         /// The group.
         group: usize,
-        /// Its first cell.
+        /// First cell of the group.
         cell: usize,
     },
     /// Run a cell.

@@ -113,7 +113,7 @@ const ORDERED_METRICS: &[(&str, &str)] = &[
     ("programmed_per_write", "units programmed for each unit that the host wrote"),
 ];
 
-/// How a write is ordered after the one before it.
+/// Way to order a write after the one before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ordering {
     None,

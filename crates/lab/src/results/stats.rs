@@ -119,7 +119,7 @@ pub const STEADY_WINDOWS: usize = 5;
 pub enum Steadiness {
     /// The last five windows satisfy both conditions.
     Steady,
-    /// They do not.
+    /// The last five windows fail a condition.
     NotSteady {
         /// The condition that failed.
         reason: Drift,

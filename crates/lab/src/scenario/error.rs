@@ -40,7 +40,7 @@ pub enum Fault {
     Unknown {
         /// Dotted key, relative to the place.
         key: String,
-        /// Its place.
+        /// Place of the key.
         place: String,
         /// The known key that is spelled most like it.
         nearest: Option<String>,
@@ -60,7 +60,7 @@ pub enum Fault {
     Value {
         /// Dotted key, relative to the place.
         key: String,
-        /// Its place.
+        /// Place of the key.
         place: String,
         /// Value in the syntax of TOML.
         value: String,

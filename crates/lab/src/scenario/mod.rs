@@ -163,9 +163,9 @@ pub enum Source {
     Trace {
         /// Path of the file, relative to the working directory.
         file: PathBuf,
-        /// How it is read.
+        /// Options for reading it.
         read: ReadOptions,
-        /// How it is replayed.
+        /// Options of its replay.
         replay: ReplayConfig,
     },
 }
