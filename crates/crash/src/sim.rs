@@ -20,6 +20,7 @@ use flashweir_core::{CommandId, Data, DeviceError, Done, Duration, Instant, Lpn,
 use flashweir_device::config::Translation;
 use flashweir_device::{Device, Effect, Event};
 use flashweir_ftl::BlockId;
+use flashweir_ftl::geometry::PageAddr;
 use flashweir_host::{HostMetrics, Input};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -93,6 +94,8 @@ pub struct Sim {
     events: u32,
     /// A device without spare blocks reported the loss of accepted writes; the model cannot know which ones.
     has_lost_writes: bool,
+    /// Erase blocks with unreadable pages at the beginning, with the number of their opening.
+    torn: Vec<(BlockId, Option<u64>)>,
     misbehaviour: Option<Misbehaviour>,
 }
 
@@ -112,7 +115,9 @@ impl Sim {
         let layer = devices::layer(&device.config().name);
         let looks_up_late = device.config().ftl.translation == Translation::DemandCached;
         let first = model.iter().map(Payload::identity).filter(|_| layer.is_some()).collect();
+        let torn = unreadable_blocks(&device);
         let mut sim = Self {
+            torn,
             layer: layer.map(|config| Box::new(Layer::new(config, per_unit, seed))),
             wishes: Vec::new(),
             device,
@@ -385,11 +390,15 @@ impl Sim {
     }
 
     /// Whether a plane has lost more erase blocks than a tiny device has to spare: the device may then refuse to
-    /// change, and what it holds must still be right. Counted on the medium, independently of the device's own state.
+    /// change, and what it holds must still be right. Counted on the medium, independently of the device's own state: blocks
+    /// that are marked bad, and blocks whose program failed in this boot, which are marked only when they have been emptied.
     fn is_worn_out(&self) -> bool {
         let (geometry, media) = (self.device.geometry(), self.device.media());
         let mut lost = vec![0; geometry.planes() as usize];
-        for block in (0..geometry.blocks()).map(BlockId).filter(|block| media.is_bad(*block)) {
+        let failed = unreadable_blocks(&self.device).into_iter().filter(|block| !self.torn.contains(block));
+        let failed = failed.map(|(block, _)| block).filter(|block| !media.is_bad(*block));
+        let bad = (0..geometry.blocks()).map(BlockId).filter(|block| media.is_bad(*block));
+        for block in bad.chain(failed) {
             lost[geometry.plane_of(block).0 as usize] += 1;
         }
         lost.iter().any(|lost| *lost > BLOCKS_TO_SPARE)
@@ -498,4 +507,19 @@ impl Sim {
         merged[bytes(from)..bytes(to)].copy_from_slice(&new[bytes(from)..bytes(to)]);
         Some(Payload::Bytes(Arc::from(merged)))
     }
+}
+
+/// Returns the erase blocks with unreadable pages, and the number of their opening, of a device whose blocks may fail.
+fn unreadable_blocks(device: &Device) -> Vec<(BlockId, Option<u64>)> {
+    let media = device.media();
+    let faults = &device.config().faults;
+    if faults.program_fail == 0.0 && faults.erase_fail == 0.0 {
+        return Vec::new();
+    }
+    let is_torn = |block: &BlockId| {
+        let mut pages = (0..media.pages_written(*block)).map(|page| PageAddr { block: *block, page });
+        pages.any(|at| !media.is_readable(at))
+    };
+    let blocks = (0..device.geometry().blocks()).map(BlockId).filter(is_torn);
+    blocks.map(|block| (block, media.opened(block))).collect()
 }

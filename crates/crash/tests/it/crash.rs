@@ -330,6 +330,8 @@ fn regression_a_device_without_spare_blocks_may_refuse_but_not_forget() {
         "tiny-d1-failing/18620779/2/all/c237/ff/3a+3a+3a",
         // Here the device had accepted writes, and reported that they failed.
         "tiny-d1-failing/99087109/1/90,93,98-99,102/c10/f/5a",
+        // Programs of four blocks of a plane had failed, and only one block was empty yet and marked bad.
+        "tiny-d1-failing/65336806/2/2,9-10/c63/ad/4a",
     ] {
         assert_eq!(replay(&found.parse().unwrap()).unwrap().fault, None, "{found}");
     }
