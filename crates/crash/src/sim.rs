@@ -246,11 +246,10 @@ impl Sim {
         if self.has_lost_writes {
             return;
         }
-        let is_worn_out = self.is_worn_out();
         let wrong = (0..self.model.len()).find(|&unit| {
             let lpn = Lpn(unit as u64);
             let is_right = self.device.peek(lpn).unwrap_or_default().identity() == self.settled(unit);
-            !(is_right || is_worn_out && self.device.has_lost(lpn))
+            !(is_right || self.device.has_lost(lpn) && self.is_worn_out())
         });
         self.misbehaviour = wrong.map(|unit| Misbehaviour::WrongAtRest { lpn: Lpn(unit as u64) });
     }
@@ -395,10 +394,12 @@ impl Sim {
     fn is_worn_out(&self) -> bool {
         let (geometry, media) = (self.device.geometry(), self.device.media());
         let mut lost = vec![0; geometry.planes() as usize];
-        let failed = unreadable_blocks(&self.device).into_iter().filter(|block| !self.torn.contains(block));
-        let failed = failed.map(|(block, _)| block).filter(|block| !media.is_bad(*block));
-        let bad = (0..geometry.blocks()).map(BlockId).filter(|block| media.is_bad(*block));
-        for block in bad.chain(failed) {
+        let mut failed = unreadable_blocks(&self.device);
+        failed.retain(|block| !self.torn.contains(block));
+        let is_failed = |block| failed.iter().any(|(failed, _)| *failed == block);
+        for block in
+            (0..geometry.blocks()).map(BlockId).filter(|&block| media.is_bad(block) || is_failed(block))
+        {
             lost[geometry.plane_of(block).0 as usize] += 1;
         }
         lost.iter().any(|lost| *lost > BLOCKS_TO_SPARE)
@@ -509,17 +510,16 @@ impl Sim {
     }
 }
 
-/// Returns the erase blocks with unreadable pages, and the number of their opening, of a device whose blocks may fail.
+/// Returns the erase blocks with unreadable pages, and the number of their opening, of a device whose programs may fail.
 fn unreadable_blocks(device: &Device) -> Vec<(BlockId, Option<u64>)> {
     let media = device.media();
-    let faults = &device.config().faults;
-    if faults.program_fail == 0.0 && faults.erase_fail == 0.0 {
+    if device.config().faults.program_fail == 0.0 {
         return Vec::new();
     }
-    let is_torn = |block: &BlockId| {
+    let is_unreadable = |block: &BlockId| {
         let mut pages = (0..media.pages_written(*block)).map(|page| PageAddr { block: *block, page });
         pages.any(|at| !media.is_readable(at))
     };
-    let blocks = (0..device.geometry().blocks()).map(BlockId).filter(is_torn);
+    let blocks = (0..device.geometry().blocks()).map(BlockId).filter(is_unreadable);
     blocks.map(|block| (block, media.opened(block))).collect()
 }

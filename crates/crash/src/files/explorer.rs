@@ -80,33 +80,30 @@ pub(crate) fn positions(log: &Log, end: u32) -> Vec<u32> {
     (0..=end).filter(is_new).collect()
 }
 
-/// Where there are far more cuts than wanted images, or more states than fit in memory, keeps a random selection of the cuts
-/// and the last one.
-fn drawn(cuts: &mut Vec<u32>, port: &ModelPort, seed: u64, effort: &Effort) {
+/// Where there are far more cuts than wanted images, keeps a random selection of them and the last one, which comes first.
+fn drawn(mut cuts: Vec<u32>, seed: u64, effort: &Effort) -> Vec<u32> {
     let most = CUTS_PER_STATE * effort.states_max.max(STATES_FEW);
-    let mut order = cuts.clone();
-    order.sort_by_key(|cut| (Some(cut) != cuts.last(), mix(seed ^ u64::from(*cut))));
-    order.truncate(most);
-    let mut held = 0;
-    order.retain(|cut| {
-        held += places_shown(port, *cut, effort);
-        held <= PLACES_HELD_MAX || Some(cut) == cuts.last()
-    });
-    order.sort_unstable();
-    *cuts = order;
+    let last = cuts.last().copied();
+    cuts.sort_by_key(|cut| (Some(*cut) != last, mix(seed ^ u64::from(*cut))));
+    cuts.truncate(most);
+    cuts
 }
 
-/// Returns the number of places that the states after a cut show together, at most: a nearly full volume that is cleaned
-/// may lose each of thousands of writes, and each such state shows thousands of places.
-fn places_shown(port: &ModelPort, cut: u32, effort: &Effort) -> u64 {
-    port.with_states(LogPos(cut), effort.exploration(0), |log, states| {
-        let undecided = states.undecided() as u64;
-        let states = match states.is_exhaustive() {
-            true => 1 << undecided,
-            false => 2 * undecided + u64::from(effort.draws) + 2,
-        };
-        states * log.lpns().len() as u64
-    })
+/// Returns the states after each cut, in the order of the cuts, of the first of `cuts` and of as many more as fit in memory: a
+/// nearly full volume that is cleaned may lose each of thousands of writes, and each such state shows thousands of places.
+fn states_that_fit(port: &ModelPort, cuts: &[u32], before: u64, effort: &Effort) -> Vec<(u32, States)> {
+    let places = port.log().lpns().len() as u64;
+    let (mut held, mut by_cut) = (0, Vec::new());
+    for &cut in cuts {
+        let states = states_at(port, cut, before, effort);
+        held += states.len() as u64 * places;
+        if held > PLACES_HELD_MAX && !by_cut.is_empty() {
+            break;
+        }
+        by_cut.push((cut, states));
+    }
+    by_cut.sort_unstable_by_key(|(cut, _)| *cut);
+    by_cut
 }
 
 /// Returns the difference of an image from the one before the log began, as a summand of its hash.
@@ -201,14 +198,13 @@ fn explore_model(case: &Case<'_>) -> (Counts, Vec<u64>, Option<Found>) {
 
 impl Explorer<'_> {
     fn all(&mut self) -> Result<(), Found> {
-        let mut cuts = positions(&self.run.port.log(), self.run.end);
         let effort = &self.case.effort;
         let before = base_hash(self.case.base);
-        drawn(&mut cuts, &self.run.port, before ^ u64::from(self.run.end), effort);
-        let states = |&cut: &u32| (cut, states_at(&self.run.port, cut, before, effort));
-        let mut by_cut: Vec<(u32, States)> = cuts.iter().map(states).collect();
+        let cuts = positions(&self.run.port.log(), self.run.end);
+        let cuts = drawn(cuts, before ^ u64::from(self.run.end), effort);
+        let mut by_cut = states_that_fit(&self.run.port, &cuts, before, effort);
         self.counts.allowed += by_cut.iter().map(|(_, states)| states.len() as u64).sum::<u64>();
-        self.counts.cuts += cuts.len() as u64;
+        self.counts.cuts += by_cut.len() as u64;
         choose(&mut by_cut, before, effort.states_max);
         let mut trees: BTreeMap<u64, Tree> = BTreeMap::new();
         let mut judged = BTreeSet::new();
@@ -348,25 +344,16 @@ mod tests {
         }
         let effort = Effort::default();
         let end = port.position().0;
-        let listed = port.with_states(LogPos(100), effort.exploration(0), |log, states| {
-            states.map(|state| state.shown(log).count() as u64).sum::<u64>()
-        });
-        assert!(
-            (listed..=2 * listed).contains(&places_shown(&port, 100, &effort)),
-            "{listed} places are listed"
-        );
-
-        let mut cuts: Vec<u32> = (0..=end).step_by(64).collect();
-        cuts.push(end);
-        let (all, last) = (cuts.len(), cuts.last().copied());
-        drawn(&mut cuts, &port, 1, &effort);
-        let held: u64 = cuts.iter().map(|cut| places_shown(&port, *cut, &effort)).sum();
-        assert!(
-            cuts.len() > 1 && cuts.len() < all && held <= PLACES_HELD_MAX,
-            "{} of {all} cuts",
-            cuts.len()
-        );
-        assert_eq!(cuts.last().copied(), last);
-        assert!(cuts.is_sorted());
+        let cuts: Vec<u32> = (0..end).step_by(64).chain([end]).collect();
+        let drawn = drawn(cuts.clone(), 1, &effort);
+        let by_cut = states_that_fit(&port, &drawn, 0, &effort);
+        let shown = |(_, states): &(u32, States)| -> u64 {
+            states.iter().map(|(_, state)| state.shown(&port.log()).count() as u64).sum()
+        };
+        let held: u64 = by_cut.iter().map(shown).sum();
+        let (kept, all) = (by_cut.len(), cuts.len());
+        assert!(kept > 1 && kept < all && held <= PLACES_HELD_MAX, "{kept} of {all} cuts");
+        assert_eq!(by_cut.last().map(|(cut, _)| *cut), Some(end));
+        assert!(by_cut.is_sorted_by_key(|(cut, _)| *cut));
     }
 }
