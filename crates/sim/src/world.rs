@@ -82,6 +82,16 @@ struct Job {
 }
 
 impl Job {
+    /// Notes what a write will have written, for the read back.
+    #[cold]
+    fn note_versions(&mut self, flight: &Flight, lbas_per_unit: u64) {
+        let Request { lba, blocks, .. } = flight.request;
+        let units = lba.0 / lbas_per_unit..(lba.0 + u64::from(blocks)) / lbas_per_unit;
+        if let Some(versions) = &mut self.versions {
+            versions.extend(units.map(|unit| (unit, flight.number)));
+        }
+    }
+
     /// Describes the first difference between `units`, which were read back, and what was written, if there is one.
     fn difference(&self, request: &Request, units: &[Payload], lbas_per_unit: u64) -> Option<String> {
         let versions = self.versions.as_ref()?;
@@ -155,12 +165,9 @@ impl Host for Jobs {
     fn dispatched(&mut self, now: Instant, token: u64) {
         let flight = &mut self.flights[token as usize];
         flight.submitted = now;
-        if flight.request.kind == Kind::Write
-            && let Some(versions) = &mut self.jobs[flight.job as usize].versions
-        {
-            let Request { lba, blocks, .. } = flight.request;
-            let units = lba.0 / self.lbas_per_unit..(lba.0 + u64::from(blocks)) / self.lbas_per_unit;
-            versions.extend(units.map(|unit| (unit, flight.number)));
+        let job = &mut self.jobs[flight.job as usize];
+        if job.versions.is_some() && flight.request.kind == Kind::Write {
+            job.note_versions(flight, self.lbas_per_unit);
         }
     }
 

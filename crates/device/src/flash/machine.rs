@@ -705,6 +705,7 @@ impl<J: Copy> Machine<J> {
     }
 
     /// Takes the first erase whose block no queued read needs.
+    #[cold]
     fn next_erase(&mut self, id: StationId) -> Option<OpId> {
         let station = &self.stations[id];
         let needed = |op: &OpId| {
@@ -831,6 +832,7 @@ impl<J: Copy> Machine<J> {
         op.bytes = pages.placer.seal(op.job);
     }
 
+    #[cold]
     fn try_suspend(
         &mut self,
         now: Instant,
@@ -862,6 +864,7 @@ impl<J: Copy> Machine<J> {
         Some(Duration::ZERO)
     }
 
+    #[cold]
     fn resume(
         &mut self,
         now: Instant,

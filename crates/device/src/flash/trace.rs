@@ -193,7 +193,7 @@ impl Tracer {
     #[inline]
     pub(crate) fn record(&mut self, what: impl FnOnce() -> Traced) {
         if let Some(log) = &mut self.log {
-            log.add(what());
+            log.add_made(what);
         }
     }
 
@@ -242,6 +242,13 @@ impl Tracer {
 }
 
 impl Log {
+    /// Out of line with the making of the record, which would lie on the path of every command.
+    #[cold]
+    #[inline(never)]
+    fn add_made(&mut self, make: impl FnOnce() -> Traced) {
+        self.add(make());
+    }
+
     #[cold]
     fn add(&mut self, what: Traced) {
         self.records.push(Record { at: self.now, what });

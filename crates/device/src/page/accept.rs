@@ -279,6 +279,20 @@ impl PageFtl {
             let from = (unit * cx.geometry.lbas_per_unit - lba) as usize * LBA_BYTES as usize;
             return data.unit(Lpn(unit), (unit - span.first) as usize, from..from + unit_bytes);
         }
+        self.merged_content(cx, data, (lba, blocks), span, unit)
+    }
+
+    /// [`Self::unit_content`] of a unit that the write covers in part.
+    #[cold]
+    fn merged_content(
+        &self,
+        cx: &Cx,
+        data: &Data,
+        (lba, blocks): (u64, u32),
+        span: &Span,
+        unit: u64,
+    ) -> Payload {
+        let unit_bytes = cx.geometry.unit_bytes as usize;
         let mut merged = vec![0; unit_bytes];
         match self.newest(cx, Lpn(unit)).unwrap_or_default() {
             LOST => return LOST,

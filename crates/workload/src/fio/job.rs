@@ -455,8 +455,21 @@ impl FioJob {
     /// and due earlier; a mix with rates therefore follows the rates.
     #[inline]
     fn due(&mut self, direction: Direction, now: Instant) -> Result<(Direction, Instant), Instant> {
-        let Some(pace) = &self.lanes[direction as usize].pace else { return Ok((direction, now)) };
-        let mut next = (direction, pace.due);
+        match &self.lanes[direction as usize].pace {
+            None => Ok((direction, now)),
+            Some(pace) => self.due_at_rate(direction, pace.due, now),
+        }
+    }
+
+    /// [`Self::due`] of a direction with a rate, whose next request is due at `due`.
+    #[cold]
+    fn due_at_rate(
+        &mut self,
+        direction: Direction,
+        due: Instant,
+        now: Instant,
+    ) -> Result<(Direction, Instant), Instant> {
+        let mut next = (direction, due);
         if next.1 > now && matches!(self.mix, Mix::ReadWrite { .. }) {
             let other = if direction == Direction::Read { Direction::Write } else { Direction::Read };
             if let Some(pace) = &self.lanes[other as usize].pace
@@ -612,6 +625,68 @@ impl FioJob {
         self.arm_pause(now);
         self.phase = Phase::Running;
     }
+
+    /// Lets the search for a steady state see the completion of a request.
+    #[cold]
+    fn examine(&mut self, now: Instant, token: u32) {
+        if let Some(sought) = &mut self.steady
+            && let Some(blocks) = sought.flights.remove(&token)
+            && sought.search.completed(now, u64::from(blocks) * LBA_BYTES)
+        {
+            // The job is steady: its time is over, and no further completion is examined.
+            self.ends_at = self.ends_at.min(now);
+            sought.flights.clear();
+        }
+    }
+
+    /// Goes on after a request of another class than I/O.
+    #[cold]
+    fn completed_special(&mut self, now: Instant, class: u32) {
+        match class {
+            CLASS_FLUSH => match self.phase {
+                Phase::Flushing { last: true } => self.phase = self.closing(),
+                Phase::Flushing { last: false } if self.think_left == 0 => self.begin_pause(now),
+                Phase::Flushing { last: false } => self.phase = Phase::Running,
+                _ => unreachable!("a flush is alone in flight"),
+            },
+            CLASS_TRIM_OF_PAIR => {
+                let Pair::Trimming(place) = self.pair else {
+                    unreachable!("the trim of a pair completes before its write is made")
+                };
+                self.pair = Pair::Writing(place);
+            }
+            _ => {}
+        }
+    }
+
+    /// What a job does that is not running; `None` if it has entered another phase.
+    #[cold]
+    fn aside(&mut self, now: Instant) -> Option<Step> {
+        match self.phase {
+            Phase::Running => None,
+            Phase::Unstarted => {
+                self.phase = Phase::Delayed(self.start_after_delay(now));
+                None
+            }
+            Phase::Delayed(until) if now < until => Some(Step::Wait(until)),
+            Phase::Delayed(_) => {
+                self.start(now);
+                None
+            }
+            Phase::Draining(_) if self.in_flight > 0 => Some(Step::Blocked),
+            Phase::Draining(then) => self.drained(now, then),
+            Phase::Flushing { .. } => Some(Step::Blocked),
+            Phase::Thinking(until) if now < until.min(self.ends_at) => {
+                Some(Step::Wait(until.min(self.ends_at)))
+            }
+            Phase::Thinking(_) => {
+                self.resume(now);
+                None
+            }
+            Phase::Verifying => self.verify(now),
+            Phase::Ended => Some(Step::Done),
+        }
+    }
 }
 
 impl Lane {
@@ -655,30 +730,7 @@ impl Workload for FioJob {
     #[inline]
     fn poll(&mut self, now: Instant) -> Step {
         loop {
-            let step = match self.phase {
-                Phase::Running => self.run(now),
-                Phase::Unstarted => {
-                    self.phase = Phase::Delayed(self.start_after_delay(now));
-                    None
-                }
-                Phase::Delayed(until) if now < until => Some(Step::Wait(until)),
-                Phase::Delayed(_) => {
-                    self.start(now);
-                    None
-                }
-                Phase::Draining(_) if self.in_flight > 0 => Some(Step::Blocked),
-                Phase::Draining(then) => self.drained(now, then),
-                Phase::Flushing { .. } => Some(Step::Blocked),
-                Phase::Thinking(until) if now < until.min(self.ends_at) => {
-                    Some(Step::Wait(until.min(self.ends_at)))
-                }
-                Phase::Thinking(_) => {
-                    self.resume(now);
-                    None
-                }
-                Phase::Verifying => self.verify(now),
-                Phase::Ended => Some(Step::Done),
-            };
+            let step = if self.phase == Phase::Running { self.run(now) } else { self.aside(now) };
             if let Some(step) = step {
                 return step;
             }
@@ -689,28 +741,12 @@ impl Workload for FioJob {
     fn completed(&mut self, now: Instant, token: u32) {
         assert!(self.in_flight > 0, "a completion belongs to a request in flight");
         self.in_flight -= 1;
-        if let Some(sought) = &mut self.steady
-            && let Some(blocks) = sought.flights.remove(&token)
-            && sought.search.completed(now, u64::from(blocks) * LBA_BYTES)
-        {
-            // The job is steady: its time is over, and no further completion is examined.
-            self.ends_at = self.ends_at.min(now);
-            sought.flights.clear();
+        if self.steady.is_some() {
+            self.examine(now, token);
         }
-        match token & ((1 << CLASS_BITS) - 1) {
-            CLASS_FLUSH => match self.phase {
-                Phase::Flushing { last: true } => self.phase = self.closing(),
-                Phase::Flushing { last: false } if self.think_left == 0 => self.begin_pause(now),
-                Phase::Flushing { last: false } => self.phase = Phase::Running,
-                _ => unreachable!("a flush is alone in flight"),
-            },
-            CLASS_TRIM_OF_PAIR => {
-                let Pair::Trimming(place) = self.pair else {
-                    unreachable!("the trim of a pair completes before its write is made")
-                };
-                self.pair = Pair::Writing(place);
-            }
-            _ => {}
+        let class = token & ((1 << CLASS_BITS) - 1);
+        if class != CLASS_IO {
+            self.completed_special(now, class);
         }
     }
 
