@@ -13,7 +13,7 @@ pub enum Owner {
     Pad,
     /// A logical page.
     Lpn(Lpn),
-    /// A physical page that several logical pages share, by its virtual page number (share §3).
+    /// A copy for a logical page, which counts only by the record of the SHARE that names it (share §4.5).
     Vpid(u64),
     /// A unit of an append segment (append-segments §3).
     Seg {

@@ -21,7 +21,7 @@ use shape::{Layer, PLAIN, Shape};
 
 /// The kinds alternate, so that the first few worlds of a campaign cover all kinds.
 #[rustfmt::skip]
-const SHAPES: [Shape; 46] = [
+const SHAPES: [Shape; 55] = [
     PLAIN,
     Shape { name: "tiny-d0", mode: BufferMode::WriteThrough, ..PLAIN },
     Shape { name: "tiny-d2", mode: BufferMode::PowerLossProtected, high_water: 0.9, buffer_units: 12, ..PLAIN },
@@ -90,6 +90,15 @@ const SHAPES: [Shape; 46] = [
         pages_per_block: 8, blocks_per_plane: 30, eager_blocks: 4, ..MAPPED },
     Shape { name: "tiny-dftl-failing", map: Some((4, 2, Miss::HoldsOwn)), program_fail: 0.004, erase_fail: 0.01,
         blocks_per_plane: 32, ..MAPPED },
+    Shape { name: "tiny-d4", share: 64, ..PLAIN },
+    Shape { name: "tiny-d4-full", share: 3, buffer_units: 16, ..PLAIN },
+    Shape { name: "tiny-d4-through", share: 24, mode: BufferMode::WriteThrough, cell: Cell::Mlc, unit_bytes: 1024, units_per_page: 1, ..PLAIN },
+    Shape { name: "tiny-d4-protected", share: 40, mode: BufferMode::PowerLossProtected, buffer_units: 12, high_water: 0.9, ..PLAIN },
+    Shape { name: "tiny-d4-range", share: 32, buffer_units: 16, cell: Cell::Mlc, hot_cold: false, ..RANGE },
+    Shape { name: "tiny-d4-ordered", share: 40, range_flush: RangeFlushSupport::Selective, ..ORDERED },
+    Shape { name: "tiny-d4-transactional", share: 40, blocks_per_plane: 13, eager_blocks: 3, order: PersistPolicy::Transactional, allocation: Allocation::Dynamic, parallel: [2, 1, 2], ..ORDERED },
+    Shape { name: "tiny-d4-failing", share: 24, program_fail: 0.004, blocks_per_plane: 18, ..PLAIN },
+    Shape { name: "tiny-d4-dftl", share: 24, map: Some((4, 2, Miss::HoldsOwn)), ..MAPPED },
     Shape { name: "tiny-host-ordered", layer: Some(Layer::Ordered), ..ORDERED },
     Shape { name: "tiny-host-sorted", layer: Some(Layer::Sorted), order: PersistPolicy::Transactional,
         range_flush: RangeFlushSupport::Selective, habit: Habit::Wide, ..ORDERED },

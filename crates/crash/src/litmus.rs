@@ -7,7 +7,7 @@
 use super::devices::tiny;
 use super::explorer::{WorldSpec, caught, combinations, contents, cut, kind_of, observed};
 use super::sim::Sim;
-use super::workload::{History, HostOp, Selectors, Verb};
+use super::workload::{History, HostOp, Operands, Verb};
 use flashweir_contract::program::{Request, Target, run, unit_count};
 use flashweir_contract::{
     Content, DeviceKind, Exploration, Kind, LITMUS, Litmus, ModelDevice, Observed, Outcome, Value,
@@ -211,7 +211,7 @@ impl Driver {
                 delay_ns: 0,
                 tags: [0; 2],
                 order: None,
-                more: Selectors::default(),
+                more: Operands::default(),
             };
             let number = self.sim.submit_next(op);
             assert!(self.sim.wait_for(number), "a deallocation never completes");
@@ -244,7 +244,7 @@ impl Target for Driver {
             delay_ns: self.delay_ns,
             tags: [request.tag.0, 0],
             order: request.order.filter(|_| self.ordered),
-            more: Selectors::default(),
+            more: Operands::default(),
         };
         if matches!(verb, Verb::Trim | Verb::Zeroes) {
             self.trim_elsewhere(self.prelude);

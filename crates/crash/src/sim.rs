@@ -14,7 +14,7 @@ use super::layer::{Layer, Wish};
 use super::workload::{History, HostOp, Verb};
 use flashweir_contract::{Content, Log, OpIx};
 use flashweir_core::agenda::Agenda;
-use flashweir_core::command::{StreamId, pattern};
+use flashweir_core::command::{SharePair, StreamId, pattern};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{CommandId, Data, DeviceError, Done, Duration, Instant, Lpn, Op, Payload};
 use flashweir_device::config::Translation;
@@ -72,6 +72,8 @@ pub struct Sim {
     log: Log,
     /// What each unit reads as once every accepted command has taken effect.
     model: Vec<Payload>,
+    /// Whether each unit has a content, as a source of a SHARE needs one.
+    mapped: Vec<bool>,
     /// With a block layer: content of each unit at the beginning.
     first: Vec<u64>,
     history: History,
@@ -116,6 +118,7 @@ impl Sim {
         let looks_up_late = device.config().ftl.translation == Translation::DemandCached;
         let first = model.iter().map(Payload::identity).filter(|_| layer.is_some()).collect();
         let torn = unreadable_blocks(&device);
+        let mapped = (0..units).map(|unit| device.is_mapped(Lpn(unit))).collect();
         let mut sim = Self {
             torn,
             layer: layer.map(|config| Box::new(Layer::new(config, per_unit, seed))),
@@ -125,6 +128,7 @@ impl Sim {
             effects: Vec::new(),
             log,
             model,
+            mapped,
             first,
             next: 0,
             in_flight: 0,
@@ -374,6 +378,8 @@ impl Sim {
         match result {
             Ok(_) => {}
             Err(DeviceError::ReadOnly) if self.is_worn_out() => {}
+            // A refusal comes when everything before it was accepted, and nothing behind it.
+            Err(DeviceError::SourceUnmapped { lba }) if !self.mapped[(lba.0 / self.per_unit()) as usize] => {}
             // The device reports it for each command concerned: for writes and flushes, and for reads of what was lost.
             Err(
                 DeviceError::WriteFault { .. }
@@ -470,6 +476,9 @@ impl Sim {
     /// Applies the operation to the model from now on.
     fn take_over(&mut self, number: u32, log_op: OpIx, seq: u64) {
         let op = self.history.ops[number as usize];
+        if op.verb == Verb::Share {
+            return self.share(number, log_op, seq);
+        }
         let mut units: Vec<(Lpn, Content)> = Vec::new();
         if op.blocks > 0 && !matches!(op.verb, Verb::Flush | Verb::RangeFlush | Verb::Barrier) {
             let (first, end) = self.touched(&op);
@@ -480,7 +489,40 @@ impl Sim {
                     self.versions[unit as usize].push((log_op, payload.identity()));
                 }
                 self.model[unit as usize] = payload;
+                self.mapped[unit as usize] = op.verb == Verb::Write || self.is_part(&op, unit);
             }
+        }
+        self.log.accept(log_op, seq, units);
+    }
+
+    /// Whether an operation covers a unit only in part.
+    fn is_part(&self, op: &HostOp, unit: u64) -> bool {
+        let per_unit = self.per_unit();
+        op.lba > unit * per_unit || op.lba + u64::from(op.blocks) < (unit + 1) * per_unit
+    }
+
+    /// A SHARE takes effect: all sources are bound before any destination changes (share §2.5).
+    fn share(&mut self, number: u32, log_op: OpIx, seq: u64) {
+        let per_unit = self.per_unit();
+        let of_pair = |pair: SharePair| {
+            let units = u64::from(pair.blocks) / per_unit;
+            (0..units).map(move |i| (pair.dst.0 / per_unit + i, pair.src.0 / per_unit + i))
+        };
+        let pairs: Vec<(u64, u64)> =
+            self.history.ops[number as usize].more.pairs().flat_map(of_pair).collect();
+        if let Some((_, src)) = pairs.iter().find(|(_, src)| !self.mapped[*src as usize]) {
+            let error = format!("a source without content, unit {src}, was accepted");
+            self.misbehaviour.get_or_insert(Misbehaviour::Failed { op: number, error });
+        }
+        let bound: Vec<Payload> = pairs.iter().map(|(_, src)| self.model[*src as usize].clone()).collect();
+        let mut units = Vec::with_capacity(pairs.len());
+        for ((dst, _), payload) in pairs.into_iter().zip(bound) {
+            units.push((Lpn(dst), Content::from(&payload)));
+            if self.layer.is_some() || self.looks_up_late {
+                self.versions[dst as usize].push((log_op, payload.identity()));
+            }
+            self.model[dst as usize] = payload;
+            self.mapped[dst as usize] = true;
         }
         self.log.accept(log_op, seq, units);
     }

@@ -3,7 +3,7 @@
 //!
 //! Invariant: a history depends only on seed, boot and device, and a sublist of it is a history.
 
-use flashweir_core::command::{RangeFlush, StreamId, Tag};
+use flashweir_core::command::{RangeFlush, SharePair, StreamId, Tag};
 use flashweir_core::random::RandomStream;
 use flashweir_core::{Command, Data, Lba, Op, Order};
 use flashweir_device::Geometry;
@@ -23,6 +23,8 @@ pub enum Verb {
     RangeFlush,
     /// A zero-length barrier.
     Barrier,
+    /// SHARE of pairs.
+    Share,
     /// READ; checked against the model.
     Read,
 }
@@ -46,17 +48,27 @@ pub struct HostOp {
     pub tags: [u64; 2],
     /// Its stream and its role in the open epoch.
     pub order: Option<(StreamId, Order)>,
-    /// Further selectors of a range flush.
-    pub more: Selectors,
+    /// Further operands of a range flush or a SHARE.
+    pub more: Operands,
 }
 
-/// Selectors of a range flush beyond the first range and the first two tags; 0 stands for none.
+/// What a range flush selects beyond the first range and the first two tags, and the pairs of a SHARE; 0 stands for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Selectors {
+pub struct Operands {
     /// Ranges: first sector, number of sectors.
     pub ranges: [(u64, u32); 3],
     /// Tags.
     pub tags: [u64; 3],
+    /// First sector of the destination, of the source, number of sectors.
+    pub pairs: [(u64, u64, u32); 4],
+}
+
+impl Operands {
+    /// The pairs of a SHARE.
+    pub fn pairs(&self) -> impl Iterator<Item = SharePair> + use<> {
+        let pairs = self.pairs.into_iter().filter(|(_, _, blocks)| *blocks > 0);
+        pairs.map(|(dst, src, blocks)| SharePair { dst: Lba(dst), src: Lba(src), blocks })
+    }
 }
 
 impl HostOp {
@@ -79,6 +91,7 @@ impl HostOp {
                 segments: Vec::new(),
             })),
             Verb::Barrier => Op::Barrier,
+            Verb::Share => Op::Share(self.more.pairs().collect()),
             Verb::Read => Op::Read { lba, blocks },
         };
         let mut command = Command::new(id, op);
@@ -145,7 +158,7 @@ pub fn history(geometry: &Geometry, seed: u64, boot: u32, ops: usize) -> History
             delay_ns,
             tags: [0; 2],
             order: None,
-            more: Selectors::default(),
+            more: Operands::default(),
         }
     });
     History { ops: ops.collect(), depth }
@@ -173,7 +186,7 @@ pub fn with_range_flushes(mut history: History, seed: u64, boot: u32) -> History
                     op.blocks = 0;
                 }
             }
-            Verb::Read | Verb::RangeFlush | Verb::Barrier => {}
+            Verb::Share | Verb::Read | Verb::RangeFlush | Verb::Barrier => {}
         }
     }
     history
@@ -197,7 +210,7 @@ pub fn with_streams(mut history: History, seed: u64, boot: u32) -> History {
                 (op.verb, op.blocks, op.fua, op.tags) = (Verb::Barrier, 0, false, [0; 2]);
                 op.order = Some((stream, Order::Barrier));
             }
-            Verb::Write | Verb::Zeroes | Verb::Trim if random.chance(ordered_share) => {
+            Verb::Write | Verb::Zeroes | Verb::Trim | Verb::Share if random.chance(ordered_share) => {
                 op.order = Some((stream, if barrier { Order::Barrier } else { Order::Within }));
             }
             _ => {}
@@ -242,6 +255,55 @@ pub fn with_wide_range_flushes(mut history: History, geometry: &Geometry, seed: 
                 before.blocks = (2 * per_unit) as u32;
             }
         }
+    }
+    history
+}
+
+/// Turns some writes and deallocations into SHAREs of up to four pairs: from hot units or from anywhere, mostly to hot units, now and
+/// then a swap, a chain, or so many units that the records need more than one page of the log. Deallocations become fewer, so that
+/// most sources have a content.
+pub fn with_shares(mut history: History, geometry: &Geometry, seed: u64, boot: u32) -> History {
+    let mut random = RandomStream::new(seed, &format!("crash-shares-{boot}"));
+    let (units, per_unit) = (geometry.user_units, geometry.lbas_per_unit);
+    let share = [0.1, 0.25, 0.5][random.below(3) as usize];
+    let hot_units = 4 + random.below(8);
+    let hot_from = random.below(units - hot_units);
+    let anywhere = |random: &mut RandomStream, hot: f64| match random.chance(hot) {
+        true => hot_from + random.below(hot_units),
+        false => random.below(units),
+    };
+    for op in &mut history.ops {
+        let is_many = op.verb == Verb::Trim && random.chance(0.7);
+        if !(is_many || op.verb == Verb::Write && random.chance(share)) {
+            continue;
+        }
+        let long = random.chance(0.15);
+        let number = if long { 4 } else { 1 + random.below(4) };
+        let mut taken: Vec<(u64, u64)> = Vec::new();
+        let mut last = None;
+        for pair in op.more.pairs.iter_mut().take(number as usize) {
+            let (mut dst, mut src) = (anywhere(&mut random, 0.7), anywhere(&mut random, 0.5));
+            match last {
+                // What was a source becomes a destination, and perhaps the other way round.
+                Some((of_dst, of_src)) if random.chance(0.3) => {
+                    dst = of_src;
+                    if random.chance(0.5) {
+                        src = of_dst;
+                    }
+                }
+                _ => {}
+            }
+            let wanted = if long { 8 + random.below(8) } else { 1 + random.below(3) };
+            let count = wanted.min(units - dst).min(units - src);
+            if taken.iter().any(|(first, end)| dst < *end && *first < dst + count) {
+                continue;
+            }
+            taken.push((dst, dst + count));
+            last = Some((dst, src));
+            *pair = (dst * per_unit, src * per_unit, (count * per_unit) as u32);
+        }
+        (op.verb, op.lba, op.blocks) = (Verb::Share, 0, 0);
+        op.tags = if op.tags == [0; 2] { op.tags } else { [1 + random.below(4), 0] };
     }
     history
 }
@@ -294,7 +356,7 @@ pub fn exercise(geometry: &Geometry, seed: u64) -> History {
                 delay_ns: 0,
                 tags: [0; 2],
                 order: None,
-                more: Selectors::default(),
+                more: Operands::default(),
             }
         })
         .collect();
@@ -307,7 +369,7 @@ pub fn exercise(geometry: &Geometry, seed: u64) -> History {
         delay_ns: 0,
         tags: [0; 2],
         order: None,
-        more: Selectors::default(),
+        more: Operands::default(),
     };
     ops.push(flush);
     for number in 0..units / 2 {
@@ -321,7 +383,7 @@ pub fn exercise(geometry: &Geometry, seed: u64) -> History {
             delay_ns: 0,
             tags: [0; 2],
             order: None,
-            more: Selectors::default(),
+            more: Operands::default(),
         });
     }
     ops.push(flush);

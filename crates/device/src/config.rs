@@ -284,6 +284,35 @@ pub struct FtlConfig {
     pub wear: WearConfig,
     /// Whether the map survives a power cut.
     pub metadata: Metadata,
+    /// SHARE.
+    #[serde(skip_serializing_if = "ShareConfig::is_default")]
+    pub share: ShareConfig,
+}
+
+/// Most owners of all virtual pages together, for each virtual page that the table can hold (share §3.9).
+pub const OWNERS_PER_PAGE: usize = 2;
+
+/// SHARE, the command by which pages take over the contents of others (share §2).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ShareConfig {
+    /// Most units that are shared at a time; 0 is a device without the command. Twice as many pages may have them. Where the table is
+    /// full, the device copies.
+    pub pages: u32,
+    /// Most mapping units that one command remaps.
+    pub batch: u32,
+}
+
+impl Default for ShareConfig {
+    fn default() -> Self {
+        Self { pages: 0, batch: 512 }
+    }
+}
+
+impl ShareConfig {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl Default for FtlConfig {
@@ -297,6 +326,7 @@ impl Default for FtlConfig {
             gc: GcConfig::default(),
             wear: WearConfig::default(),
             metadata: Metadata::Log,
+            share: ShareConfig::default(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Counts that follow from the configuration: the flash array, which [`FlashGeometry`] describes, and the capacity that a host
 //! sees.
 
-use crate::config::{DeviceConfig, FirmwareKind, Metadata, Translation};
+use crate::config::{DeviceConfig, FirmwareKind, Metadata, OWNERS_PER_PAGE, Translation};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Divisor, Lba, Lpn};
 use flashweir_ftl::BlockId;
@@ -102,7 +102,10 @@ impl Geometry {
         }
         if config.ftl.metadata == Metadata::Log {
             // A region holds one checkpoint and a log of the same size, and never less than a block.
-            let bytes = 2 * (geometry.user_units + geometry.map_pages) * CHECKPOINT_ENTRY_BYTES;
+            // A page that shares its content takes another entry, and where the map is on the medium two.
+            let owners = u64::from(config.ftl.share.pages) * OWNERS_PER_PAGE as u64;
+            let shared = if geometry.map_pages > 0 { 2 * owners } else { owners };
+            let bytes = 2 * (geometry.user_units + geometry.map_pages + shared) * CHECKPOINT_ENTRY_BYTES;
             let block_bytes = u64::from(g.pages_per_block) * g.page_bytes.0;
             geometry.meta_blocks_per_region = (bytes.div_ceil(block_bytes) + 1) as u32;
         }

@@ -13,6 +13,14 @@ flashweir_core::metrics! {
         host_writes,
         /// TRIM and WRITE ZEROES commands completed.
         host_trims,
+        /// SHARE commands accepted.
+        shares,
+        /// Mapping units that they remapped.
+        host_units_shared,
+        /// Mapping units that were copied because the table of virtual pages was full.
+        share_copies,
+        /// Shared units that came to one page alone and became its own when GC moved them.
+        share_collapses,
         /// FLUSH commands completed.
         flushes,
         /// Range flushes accepted.

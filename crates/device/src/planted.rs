@@ -78,6 +78,18 @@ pub enum PlantedBug {
     CheckpointForgetsChanges,
     /// Recovery takes every translation page that the log names for newer than the checkpoint, even copies made by GC.
     MovedMapPageTakenForNewer,
+    /// Recovery takes a SHARE for valid although only a part of its claims is in the log.
+    HalfShareRecovered,
+    /// GC moves a shared unit for one of its owners only.
+    MoveLeavesOwners,
+    /// The deallocation or overwrite of one owner frees a shared unit.
+    OwnerTrimFreesPage,
+    /// The source of a SHARE may be erased when its own page is overwritten, although the destination has it.
+    BoundSourceErased,
+    /// The entry of a virtual page is free for another one as soon as the command that takes its last owner is accepted.
+    VirtualPageReusedEarly,
+    /// A checkpoint forgets SHAREs above its horizon.
+    CheckpointForgetsShares,
     /// Open channel: a block is erased although some of its programs have not ended.
     EraseUnderPrograms,
     /// Open channel: an erase completes when it is accepted.
@@ -120,6 +132,12 @@ impl PlantedBug {
             | Self::OldMapPageErased
             | Self::CheckpointForgetsChanges
             | Self::MovedMapPageTakenForNewer => config.ftl.translation == Translation::DemandCached,
+            Self::HalfShareRecovered
+            | Self::MoveLeavesOwners
+            | Self::OwnerTrimFreesPage
+            | Self::BoundSourceErased
+            | Self::VirtualPageReusedEarly
+            | Self::CheckpointForgetsShares => config.ftl.share.pages > 0,
             Self::LostTrim | Self::EarlyFlush | Self::FuaCoversNothing => {
                 order == PersistPolicy::None && volatile
             }
@@ -147,7 +165,7 @@ impl PlantedBug {
     }
 
     /// All planted bugs, with their names.
-    pub const ALL: [(Self, &'static str); 42] = [
+    pub const ALL: [(Self, &'static str); 48] = [
         (Self::LogBeforeData, "log-before-data"),
         (Self::EarlyInvalidation, "early-invalidation"),
         (Self::LostTrim, "lost-trim"),
@@ -184,6 +202,12 @@ impl PlantedBug {
         (Self::OldMapPageErased, "old-map-page-erased"),
         (Self::CheckpointForgetsChanges, "checkpoint-forgets-changes"),
         (Self::MovedMapPageTakenForNewer, "moved-map-page-taken-for-newer"),
+        (Self::HalfShareRecovered, "half-share-recovered"),
+        (Self::MoveLeavesOwners, "move-leaves-owners"),
+        (Self::OwnerTrimFreesPage, "owner-trim-frees-page"),
+        (Self::BoundSourceErased, "bound-source-erased"),
+        (Self::VirtualPageReusedEarly, "virtual-page-reused-early"),
+        (Self::CheckpointForgetsShares, "checkpoint-forgets-shares"),
         (Self::EraseUnderPrograms, "erase-under-programs"),
         (Self::EarlyErase, "early-erase"),
         (Self::RecordsMixed, "records-mixed"),

@@ -136,7 +136,7 @@ impl<F: Firmware> Ssd<F> {
             self.tear(&mut left, &interrupted, torn(&interrupted));
         }
         if let Some(save) = self.firmware.saved(&self.cx) {
-            let empty = save.units.is_empty() && save.trims.is_empty();
+            let empty = save.is_empty();
             left.set_save_area((!empty).then_some(save));
         }
         left

@@ -6,7 +6,9 @@ use crate::config::{
 };
 use crate::geometry::Geometry;
 use flashweir_core::units::LBA_BYTES;
+use flashweir_ftl::map_log::recent_records_max;
 use flashweir_ftl::map_page;
+use flashweir_ftl::map_records::records_per_page;
 
 /// The error for a key of the configuration whose value is wrong.
 fn bad<T>(key: &str, value: impl std::fmt::Display, expected: &str) -> Result<T, String> {
@@ -196,12 +198,31 @@ impl DeviceConfig {
         Ok(())
     }
 
+    fn validate_share(&self) -> Result<(), String> {
+        let share = &self.ftl.share;
+        if share.pages == 0 {
+            return Ok(());
+        }
+        within("ftl.share.pages", share.pages, 0, 1 << 24)?;
+        if self.ftl.metadata == Metadata::None {
+            return Err(
+                "ftl.share.pages: expected ftl.metadata = \"log\", which holds the records of SHARE".into()
+            );
+        }
+        let pages = Geometry::new(self).meta_blocks_per_region * self.geometry.pages_per_block;
+        let records = recent_records_max(pages, records_per_page(self.geometry.page_bytes.0));
+        // Where the map is on the medium, each unit takes two records.
+        let records = if self.ftl.translation == Translation::Resident { records } else { records / 2 };
+        within("ftl.share.batch", share.batch, 1, u32::try_from(records).unwrap_or(u32::MAX))
+    }
+
     fn validate_space(&self) -> Result<(), String> {
         let f = &self.ftl;
         if !(0.0..=0.9).contains(&f.over_provisioning) {
             return bad("ftl.over_provisioning", f.over_provisioning, "0 to 0.9");
         }
         self.validate_translation()?;
+        self.validate_share()?;
         within("ftl.gc.choices", f.gc.choices, 1, 1024)?;
         within("ftl.gc.reserve_blocks", f.gc.reserve_blocks, 1, 1024)?;
         if f.gc.start_below_blocks <= f.gc.reserve_blocks {

@@ -7,6 +7,7 @@
 
 use flashweir_core::Ppa;
 use flashweir_core::command::StreamId;
+use flashweir_core::oob::{Member, Owner};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -182,6 +183,14 @@ impl Streams {
     #[inline]
     pub fn counts(&self) -> bool {
         self.policy == PersistPolicy::InOrderRecovery
+    }
+
+    /// Whether recovery counts a unit, by its place in an epoch and its out-of-band record, as a member of an epoch that is not
+    /// complete.
+    pub fn counts_member(&self, member: Option<Member>, record: Option<(Owner, u64)>) -> bool {
+        let Some(member) = member.filter(|_| self.counts()) else { return false };
+        let is_new = record.is_some_and(|(_, seq)| seq > self.since);
+        is_new && self.streams.get(&member.stream).is_some_and(|stream| member.epoch >= stream.base())
     }
 
     /// Whether a complete epoch was not settled; for audits.

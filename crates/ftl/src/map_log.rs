@@ -8,13 +8,29 @@
 use crate::BlockId;
 use crate::geometry::PageAddr;
 use crate::map_records::{GroupKind, PageHeader, Record, encode, records_per_page};
-use crate::recovery::{Member, TrimRecord};
+use crate::recovery::{Change, Claim, Member, ShareRecord, TrimRecord};
 use flashweir_core::command::StreamId;
 use flashweir_core::{Lpn, Ppa};
 use std::sync::Arc;
 
 /// Most pins before the log is written although no command waits for it.
 const PINS_MAX: usize = 4096;
+
+/// Something that a change of the map gave up, and that becomes free when the record of the change is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pin {
+    /// A place on the medium.
+    Place(Ppa),
+    /// A page's part in a virtual page, as which it had a content since the version `seq`.
+    Owner {
+        /// Number of the virtual page.
+        vpid: u64,
+        /// The page.
+        lpn: Lpn,
+        /// Version since which it was an owner.
+        seq: u64,
+    },
+}
 
 /// The write of metadata that is under way.
 #[derive(Clone, Debug)]
@@ -25,12 +41,12 @@ pub enum Writing {
     Group {
         /// Pages that are not programmed yet.
         pages_left: u32,
-        /// Places that become invalid with it.
-        pins: Vec<Ppa>,
+        /// What becomes free with it.
+        pins: Vec<Pin>,
         /// Places of old translation pages that become invalid with it.
         olds: Vec<Ppa>,
-        /// Sequence number up to which it makes TRIMs durable.
-        trims_upto: u64,
+        /// Sequence number up to which it makes changes durable.
+        changes_upto: u64,
         /// Complete epochs of each stream that it records.
         epochs: Vec<(StreamId, u32)>,
     },
@@ -48,11 +64,11 @@ pub enum Writing {
         /// Pages of it.
         pages: u32,
         /// See [`Self::Group`].
-        pins: Vec<Ppa>,
+        pins: Vec<Pin>,
         /// See [`Self::Group`].
         olds: Vec<Ppa>,
         /// See [`Self::Group`].
-        trims_upto: u64,
+        changes_upto: u64,
         /// See [`Self::Group`].
         epochs: Vec<(StreamId, u32)>,
     },
@@ -73,16 +89,18 @@ pub struct MapLog {
     pub boot: u32,
     /// Records that no group has yet.
     pub pending: Vec<Record>,
-    /// Places that become invalid when all TRIMs so far are durable.
-    pub pins: Vec<Ppa>,
+    /// What becomes free when all changes so far are durable.
+    pub pins: Vec<Pin>,
     /// Places of translation pages that become free when the records so far, which name newer places, are durable.
     pub olds: Vec<Ppa>,
-    /// Sequence number of the newest TRIM.
-    pub last_trim: u64,
-    /// Sequence number up to which TRIMs are durable.
-    pub durable_trims: u64,
-    /// TRIMs that the next checkpoint may have to repeat.
-    pub recent_trims: Vec<(TrimRecord, Option<Member>)>,
+    /// Sequence number of the newest TRIM or SHARE.
+    pub last_change: u64,
+    /// Sequence number up to which these are durable.
+    pub durable_changes: u64,
+    /// Those that the next checkpoint may have to repeat.
+    pub recent: Vec<(Change, Option<Member>)>,
+    /// Records of claims among them.
+    recent_claims: usize,
     /// What is being written.
     pub writing: Writing,
     /// Contents of its pages.
@@ -91,7 +109,7 @@ pub struct MapLog {
     pub wanted: bool,
     /// A checkpoint is due although there is room.
     pub wants_checkpoint: bool,
-    /// Commands that wait for the log, with the sequence number of the TRIM whose record has to be durable.
+    /// Commands that wait for the log, with the sequence number of the change whose record has to be durable.
     pub waiters: Vec<(u32, u64)>,
     /// Records that fit into a page.
     pub records_per_page: usize,
@@ -112,9 +130,10 @@ impl MapLog {
             pending: Vec::new(),
             pins: Vec::new(),
             olds: Vec::new(),
-            last_trim: 0,
-            durable_trims: 0,
-            recent_trims: Vec::new(),
+            last_change: 0,
+            durable_changes: 0,
+            recent: Vec::new(),
+            recent_claims: 0,
             writing: Writing::Nothing,
             images: Vec::new(),
             wanted: false,
@@ -125,33 +144,50 @@ impl MapLog {
     }
 
     /// Resumes the log after a recovery that wrote its checkpoint as `group` into `region`.
-    pub fn resume(&mut self, region: usize, next_page: u32, group: u64, boot: u32, trims: u64) {
+    pub fn resume(&mut self, region: usize, next_page: u32, group: u64, boot: u32, changes: u64) {
         (self.region, self.next_page, self.group, self.boot) = (region, next_page, group, boot);
-        (self.last_trim, self.durable_trims) = (trims, trims);
+        (self.last_change, self.durable_changes) = (changes, changes);
     }
 
-    /// Sequence number of the newest TRIM.
+    /// Sequence number of the newest TRIM or SHARE.
     #[inline]
-    pub fn last_trim(&self) -> u64 {
-        self.last_trim
+    pub fn last_change(&self) -> u64 {
+        self.last_change
     }
 
-    /// Sequence number up to which TRIMs are durable.
+    /// Sequence number up to which these are durable.
     #[inline]
-    pub fn durable_trims(&self) -> u64 {
-        self.durable_trims
+    pub fn durable_changes(&self) -> u64 {
+        self.durable_changes
     }
 
-    /// TRIMs whose records are not durable: those that a capacitor has to save.
-    pub fn unlogged_trims(&self) -> impl Iterator<Item = TrimRecord> + '_ {
-        self.recent_trims.iter().map(|(trim, _)| *trim).filter(|trim| trim.seq > self.durable_trims)
+    /// Changes whose records are not durable: those that a capacitor has to save.
+    pub fn unlogged(&self) -> impl Iterator<Item = &Change> + '_ {
+        let durable = self.durable_changes;
+        self.recent.iter().map(|(change, _)| change).filter(move |change| change.seq() > durable)
     }
 
     /// Adds the record of a TRIM.
     pub fn add_trim(&mut self, trim: TrimRecord, member: Option<Member>) {
-        self.last_trim = trim.seq;
-        self.pending.extend(with_member(Record::Trim(trim), member));
-        self.recent_trims.push((trim, member));
+        self.add_change(Change::Trim(trim), member);
+    }
+
+    /// Adds the records of a SHARE, which go into one group of the log, so that all count or none.
+    pub fn add_share(&mut self, share: ShareRecord, member: Option<Member>) {
+        self.add_change(Change::Share(share), member);
+    }
+
+    fn add_change(&mut self, change: Change, member: Option<Member>) {
+        self.last_change = change.seq();
+        self.pending.extend(change_records(&change, member));
+        self.recent_claims += claims(&change);
+        self.recent.push((change, member));
+    }
+
+    /// Forgets changes that a checkpoint with this horizon covers.
+    pub fn forget_covered(&mut self, horizon: u64) {
+        self.recent.retain(|(change, _)| change.seq() > horizon);
+        self.recent_claims = self.recent.iter().map(|(change, _)| claims(change)).sum();
     }
 
     /// Adds the record that all epochs of a stream up to `epoch` are complete.
@@ -178,18 +214,18 @@ impl MapLog {
         self.wants_checkpoint = true;
     }
 
-    /// Keeps `ppa` valid until all TRIMs so far are durable.
-    pub fn pin(&mut self, ppa: Ppa) {
-        self.pins.push(ppa);
+    /// Keeps `pin` until all changes so far are durable.
+    pub fn pin(&mut self, pin: Pin) {
+        self.pins.push(pin);
     }
 
-    /// Number of pinned units; for audits.
-    pub fn pinned(&self) -> usize {
-        let writing = match &self.writing {
-            Writing::Group { pins, .. } | Writing::Checkpoint { pins, .. } => pins.len(),
-            Writing::Nothing | Writing::Erasing { .. } => 0,
+    /// All pins; for audits.
+    pub fn pinned(&self) -> impl Iterator<Item = Pin> + '_ {
+        let writing: &[Pin] = match &self.writing {
+            Writing::Group { pins, .. } | Writing::Checkpoint { pins, .. } => pins,
+            Writing::Nothing | Writing::Erasing { .. } => &[],
         };
-        self.pins.len() + writing
+        self.pins.iter().chain(writing).copied()
     }
 
     /// Asks for what is pending to be written although no group is full.
@@ -197,23 +233,21 @@ impl MapLog {
         self.wanted = true;
     }
 
-    /// Notes that one part of `command` ends when all TRIMs so far are durable, and asks for that.
-    pub fn wait_for_trims(&mut self, command: u32) {
-        self.waiters.push((command, self.last_trim));
+    /// Notes that one part of `command` ends when all changes so far are durable, and asks for that.
+    pub fn wait_for_changes(&mut self, command: u32) {
+        self.waiters.push((command, self.last_change));
         self.wanted = true;
     }
 
-    /// Adds the summary of a full block, so that recovery need not read its pages: of each unit that holds a logical page, its number in
-    /// the block, the page, the sequence number and its place in an epoch.
+    /// Adds the summary of a full block, so that recovery need not read its pages: a [`Record::Unit`] of each unit that holds a
+    /// logical page, with its place in an epoch.
     pub fn add_summary(
         &mut self,
         block: BlockId,
         opened: u64,
-        units: impl Iterator<Item = (u32, Lpn, u64, Option<Member>)>,
+        units: impl Iterator<Item = (Record, Option<Member>)>,
     ) {
-        let units: Vec<Record> = units
-            .flat_map(|(unit, lpn, seq, member)| with_member(Record::Unit { unit, lpn, seq }, member))
-            .collect();
+        let units: Vec<Record> = units.flat_map(|(unit, member)| with_member(unit, member)).collect();
         self.pending.push(Record::Summary { block, opened, units: units.len() as u64 });
         self.pending.extend(units);
     }
@@ -224,17 +258,18 @@ impl MapLog {
         PageAddr { block: blocks[nth as usize % blocks.len()], page: nth / blocks.len() as u32 }
     }
 
-    /// Whether so many TRIMs wait for a checkpoint that no more are accepted: a checkpoint repeats the TRIMs above its horizon, and
-    /// must fit into its region with them.
+    /// Whether so many changes wait for a checkpoint that no more are accepted: a checkpoint repeats the changes above its horizon,
+    /// and must fit into its region with them.
     pub fn is_congested(&self) -> bool {
-        self.recent_trims.len() >= (self.pages_per_region as usize * self.records_per_page / 4).max(8)
+        self.recent.len() + self.recent_claims
+            >= recent_records_max(self.pages_per_region, self.records_per_page)
     }
 
     /// Whether anything may have to be written or checked.
     #[inline]
     pub fn has_work(&self) -> bool {
         let asked = self.wanted || self.wants_checkpoint;
-        let waits = !self.pending.is_empty() || !self.pins.is_empty() || !self.recent_trims.is_empty();
+        let waits = !self.pending.is_empty() || !self.pins.is_empty() || !self.recent.is_empty();
         matches!(self.writing, Writing::Nothing) && (asked || waits)
     }
 
@@ -267,6 +302,27 @@ impl MapLog {
     pub fn room(&self) -> u32 {
         self.pages_per_region.saturating_sub(self.next_page)
     }
+}
+
+/// Number of recent records from which on a log is congested. One SHARE more, with as many claims, still fits behind them.
+pub fn recent_records_max(pages_per_region: u32, records_per_page: usize) -> usize {
+    (pages_per_region as usize * records_per_page / 4).max(8)
+}
+
+/// Records of the claims of a change.
+fn claims(change: &Change) -> usize {
+    change.claims().iter().map(|claim| 1 + usize::from(claim.place.is_some())).sum()
+}
+
+/// The records of a change. The place in an epoch follows the first one.
+pub fn change_records(change: &Change, member: Option<Member>) -> impl Iterator<Item = Record> + '_ {
+    let first = match change {
+        Change::Trim(trim) => Record::Trim(*trim),
+        Change::Share(share) => Record::Share { seq: share.seq, claims: share.claims.len() as u64 },
+    };
+    let of_claim =
+        |claim: &Claim| [Some(Record::Claim(*claim)), claim.place.map(Record::At)].into_iter().flatten();
+    with_member(first, member).chain(change.claims().iter().flat_map(of_claim))
 }
 
 /// A record, followed by the record of its subject's place in an epoch, if it has one.
@@ -305,9 +361,10 @@ mod tests {
             for ((lpn, count), seq) in trims.iter().zip(1..) {
                 log.add_trim(TrimRecord { lpn: Lpn(*lpn), count: *count, seq }, None);
             }
-            log.add_summary(BlockId(5), 8, [(unit, Lpn(6), 7, None)].into_iter());
-            prop_assert_eq!(log.last_trim(), trims.len() as u64);
-            prop_assert_eq!(log.unlogged_trims().count(), trims.len());
+            let of_unit = Record::Unit { unit, lpn: Lpn(6), seq: 7, hidden: false };
+            log.add_summary(BlockId(5), 8, [(of_unit, None)].into_iter());
+            prop_assert_eq!(log.last_change(), trims.len() as u64);
+            prop_assert_eq!(log.unlogged().count(), trims.len());
             let records = log.pending.clone();
             let pages = log.pages(GroupKind::Log, 3, &records);
             let mut found = Vec::new();

@@ -1,9 +1,10 @@
 //! The format of a metadata page (`specs/device-metadata.md`): encoding, decoding with checks, and the records that it may hold.
 
 use crate::BlockId;
-use crate::recovery::{Mapping, Member, TrimRecord};
+use crate::recovery::{Claim, ContentId, Mapping, Member, TrimRecord};
 use crate::sealed::Frame;
 use flashweir_core::command::StreamId;
+use flashweir_core::oob::Owner;
 use flashweir_core::{Lpn, Ppa};
 
 /// Bytes before the first record.
@@ -48,7 +49,13 @@ pub enum Record {
     /// A block is full: its opening, and how many unit records follow.
     Summary { block: BlockId, opened: u64, units: u64 },
     /// One unit of the block whose summary this belongs to.
-    Unit { unit: u32, lpn: Lpn, seq: u64 },
+    Unit {
+        unit: u32,
+        lpn: Lpn,
+        seq: u64,
+        /// Whether it is a copy that counts only by the record of its SHARE (share §4.5).
+        hidden: bool,
+    },
     /// Begins a checkpoint: everything up to the horizon is in it, and it does not vouch for blocks that were opened later or are
     /// named as open.
     Checkpoint {
@@ -67,7 +74,18 @@ pub enum Record {
     MapPage { page: u32, ppa: Ppa, number: u64 },
     /// In a checkpoint: the unit is not mapped, whatever its translation page says.
     Gone(Lpn),
+    /// Begins a SHARE, whose claims follow.
+    Share { seq: u64, claims: u64 },
+    /// One page of the SHARE to which this belongs, and its content; the place has a record of its own.
+    Claim(Claim),
+    /// Place of the content of the claim in the record before.
+    At(Ppa),
+    /// In a checkpoint: the page of the mapping in the record before has its content because of a SHARE.
+    Content(ContentId),
 }
+
+/// A unit of a summary that is hidden.
+const HIDDEN: u64 = 1 << 32;
 
 const VALUE: u64 = (1 << 56) - 1;
 
@@ -78,7 +96,9 @@ impl Record {
             Self::Trim(trim) => [first(1, trim.count), trim.lpn.0, trim.seq],
             Self::Mapping(m) => [first(2, m.ppa.0), m.lpn.0, m.seq],
             Self::Summary { block, opened, units } => [first(3, u64::from(block.0)), opened, units],
-            Self::Unit { unit, lpn, seq } => [first(4, u64::from(unit)), lpn.0, seq],
+            Self::Unit { unit, lpn, seq, hidden } => {
+                [first(4, u64::from(unit) | if hidden { HIDDEN } else { 0 }), lpn.0, seq]
+            }
             Self::Checkpoint { horizon, openings, maps } => [first(5, maps), horizon, openings],
             Self::Open(block) => [first(6, u64::from(block.0)), 0, 0],
             Self::Member(m) => {
@@ -89,6 +109,12 @@ impl Record {
             Self::Complete { stream, epoch } => [first(8, u64::from(stream.0)), epoch.into(), 0],
             Self::MapPage { page, ppa, number } => [first(9, u64::from(page)), ppa.0, number],
             Self::Gone(lpn) => [first(10, 0), lpn.0, 0],
+            Self::Share { seq, claims } => [first(11, claims), seq, 0],
+            Self::Claim(Claim { lpn, content, .. }) => {
+                [first(12, lpn.0), content.owner().pack(), content.seq]
+            }
+            Self::At(place) => [first(14, 0), place.0, 0],
+            Self::Content(content) => [first(13, 0), content.owner().pack(), content.seq],
         }
     }
 
@@ -98,7 +124,7 @@ impl Record {
             1 => Self::Trim(TrimRecord { count: value, lpn: Lpn(a), seq: b }),
             2 => Self::Mapping(Mapping { ppa: Ppa(value), lpn: Lpn(a), seq: b }),
             3 => Self::Summary { block: BlockId(value as u32), opened: a, units: b },
-            4 => Self::Unit { unit: value as u32, lpn: Lpn(a), seq: b },
+            4 => Self::Unit { unit: value as u32, lpn: Lpn(a), seq: b, hidden: value & HIDDEN != 0 },
             5 => Self::Checkpoint { horizon: a, openings: b, maps: value },
             6 => Self::Open(BlockId(value as u32)),
             7 => Self::Member(Member {
@@ -113,6 +139,13 @@ impl Record {
             }
             9 => Self::MapPage { page: u32::try_from(value).ok()?, ppa: Ppa(a), number: b },
             10 => Self::Gone(Lpn(a)),
+            11 => Self::Share { claims: value, seq: a },
+            12 => {
+                let content = ContentId::new(Owner::unpack(a), b);
+                Self::Claim(Claim { lpn: Lpn(value), content, place: None })
+            }
+            14 => Self::At(Ppa(a)),
+            13 => Self::Content(ContentId::new(Owner::unpack(a), b)),
             _ => return None,
         })
     }
@@ -183,7 +216,8 @@ mod tests {
             Record::Mapping(Mapping { lpn: Lpn(1 << 40), ppa: Ppa(1 << 50), seq: 12 }),
             Record::Trim(TrimRecord { lpn: Lpn(3), count: 1 << 36, seq: 13 }),
             Record::Summary { block: BlockId(7), opened: 8, units: 1 },
-            Record::Unit { unit: 5, lpn: Lpn(6), seq: 7 },
+            Record::Unit { unit: 5, lpn: Lpn(6), seq: 7, hidden: false },
+            Record::Unit { unit: u32::MAX, lpn: Lpn(6), seq: 7, hidden: true },
             Record::Member(Member {
                 stream: StreamId(9),
                 epoch: 1 << 23,
@@ -194,6 +228,19 @@ mod tests {
             Record::Complete { stream: StreamId(65_535), epoch: 3 },
             Record::MapPage { page: u32::MAX, ppa: Ppa(1 << 60), number: 1 << 33 },
             Record::Gone(Lpn(1 << 41)),
+            Record::Share { seq: 1 << 50, claims: 2 },
+            Record::Claim(Claim {
+                lpn: Lpn(1 << 41),
+                content: ContentId::new(Owner::Lpn(Lpn(1 << 42)), 9),
+                place: None,
+            }),
+            Record::Claim(Claim {
+                lpn: Lpn(5),
+                content: ContentId::new(Owner::Vpid(1 << 42), 9),
+                place: None,
+            }),
+            Record::Content(ContentId::new(Owner::Vpid(3), 1 << 40)),
+            Record::At(Ppa(1 << 55)),
         ];
         (header, records)
     }
@@ -202,7 +249,7 @@ mod tests {
     fn a_page_is_read_back() {
         let (header, records) = sample();
         let page = encode(&header, &records);
-        assert_eq!(page.len(), HEADER_BYTES + 10 * RECORD_BYTES);
+        assert_eq!(page.len(), HEADER_BYTES + 16 * RECORD_BYTES);
         assert_eq!(decode(&page), Some((header, records)));
     }
 

@@ -7,13 +7,17 @@
 //! 1. A version at or below the checkpoint's horizon counts only if the checkpoint references the same `(lpn, seq)`: discarded
 //!    versions stay dead, copies made by GC stay alive.
 //! 2. Among the versions that count, the highest sequence number wins; a deallocation with a higher one unmaps the page.
-//! 3. The result depends on the set of inputs, not on their order, except that of two copies of the same version the one that was
+//! 3. A SHARE gives its destination the sequence number of the command and the content that it names (share §4). Where that
+//!    content is does not depend on whether its own page still maps it, or on the horizon.
+//! 4. The result depends on the set of inputs, not on their order, except that of two copies of the same version the one that was
 //!    given first is chosen.
 
 use flashweir_core::command::StreamId;
 pub use flashweir_core::oob::Member;
+use flashweir_core::oob::Owner;
 use flashweir_core::{Lpn, Ppa};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// A deallocation that reached the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +28,83 @@ pub struct TrimRecord {
     pub count: u64,
     /// Sequence number of the command.
     pub seq: u64,
+}
+
+/// Identity of a content: what the out-of-band record of its unit says. Copies made by GC have the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ContentId {
+    owner: u64,
+    /// Sequence number of the version that was programmed.
+    pub seq: u64,
+}
+
+impl ContentId {
+    /// Returns the identity of the content of a unit with this owner and sequence number.
+    pub fn new(owner: Owner, seq: u64) -> Self {
+        Self { owner: owner.pack(), seq }
+    }
+
+    /// Owner in the out-of-band record.
+    pub fn owner(self) -> Owner {
+        Owner::unpack(self.owner)
+    }
+}
+
+/// What a SHARE does to one page: from then on the page has this content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The destination.
+    pub lpn: Lpn,
+    /// The content that was bound when the command was accepted.
+    pub content: ContentId,
+    /// Its place at that time, on a device whose map is on the medium: newer translation pages may hide what else names it.
+    pub place: Option<Ppa>,
+}
+
+/// A SHARE that reached the log: all of its claims count, or none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShareRecord {
+    /// Sequence number of the command.
+    pub seq: u64,
+    /// What it does to each page; no page occurs twice.
+    pub claims: Arc<[Claim]>,
+}
+
+/// A command that changes the map and moves no data, so that only the log makes it durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A deallocation.
+    Trim(TrimRecord),
+    /// A SHARE.
+    Share(ShareRecord),
+}
+
+impl Change {
+    /// Sequence number of the command.
+    #[inline]
+    pub fn seq(&self) -> u64 {
+        match self {
+            Self::Trim(trim) => trim.seq,
+            Self::Share(share) => share.seq,
+        }
+    }
+
+    /// The claims of a SHARE.
+    pub fn claims(&self) -> &[Claim] {
+        match self {
+            Self::Trim(_) => &[],
+            Self::Share(share) => &share.claims,
+        }
+    }
+
+    /// Ranges of pages that it changes: the first one and their number.
+    pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let trim = match self {
+            Self::Trim(trim) => Some((trim.lpn.0, trim.count)),
+            Self::Share(_) => None,
+        };
+        trim.into_iter().chain(self.claims().iter().map(|claim| (claim.lpn.0, 1)))
+    }
 }
 
 /// One mapping of a checkpoint.
@@ -45,6 +126,12 @@ pub struct Fold {
     vouched: Vec<u64>,
     /// Best version so far: sequence number (0 is none) and place.
     best: Vec<(u64, Ppa)>,
+    /// Contents that a SHARE named, and where they were found.
+    contents: BTreeMap<ContentId, Option<Ppa>>,
+    /// What pages have because of a SHARE, by sequence number and page.
+    claims: BTreeMap<(u64, Lpn), ContentId>,
+    /// The claim by which a page has its place, as long as nothing newer comes.
+    claimed: BTreeMap<Lpn, (u64, ContentId)>,
     seq_max: u64,
 }
 
@@ -52,7 +139,30 @@ impl Fold {
     /// An empty fold for `units` logical pages.
     pub fn new(units: u64, horizon: u64) -> Self {
         let units = units as usize;
-        Self { horizon, vouched: vec![0; units], best: vec![(0, Ppa(0)); units], seq_max: horizon }
+        Self {
+            horizon,
+            vouched: vec![0; units],
+            best: vec![(0, Ppa(0)); units],
+            contents: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            claimed: BTreeMap::new(),
+            seq_max: horizon,
+        }
+    }
+
+    /// Adds what a page has because of a SHARE with sequence number `seq`. All claims must be given first.
+    pub fn claim(&mut self, claim: Claim, seq: u64) {
+        self.seq_max = self.seq_max.max(seq);
+        if claim.lpn.0 < self.best.len() as u64 {
+            self.contents.insert(claim.content, None);
+            self.claims.insert((seq, claim.lpn), claim.content);
+        }
+    }
+
+    fn note_place(&mut self, content: ContentId, ppa: Ppa) {
+        if let Some(place) = self.contents.get_mut(&content) {
+            place.get_or_insert(ppa);
+        }
     }
 
     /// Adds a mapping of the checkpoint; `trusted` if its block was closed before the checkpoint and not opened since, so that the
@@ -62,8 +172,39 @@ impl Fold {
         *vouched = mapping.seq;
         self.seq_max = self.seq_max.max(mapping.seq);
         if trusted {
-            self.offer(mapping);
+            let claimed = self.claims.get(&(mapping.seq, mapping.lpn)).copied();
+            let own = ContentId::new(Owner::Lpn(mapping.lpn), mapping.seq);
+            self.note_place(claimed.unwrap_or(own), mapping.ppa);
+            if claimed.is_none() {
+                self.offer(mapping);
+            }
         }
+    }
+
+    /// Adds a unit that was found on the medium, as a content that a SHARE may have named. The order in which units are given
+    /// decides between copies.
+    pub fn found_content(&mut self, content: ContentId, ppa: Ppa) {
+        self.seq_max = self.seq_max.max(content.seq);
+        self.note_place(content, ppa);
+    }
+
+    /// Gives the pages of all claims the places of their contents. All units must have been given before. A content that was not
+    /// found is not needed: something newer is durable on each page that had it.
+    pub fn settle_claims(&mut self) {
+        for ((seq, lpn), content) in std::mem::take(&mut self.claims) {
+            let Some(Some(place)) = self.contents.get(&content) else { continue };
+            let best = &mut self.best[lpn.0 as usize];
+            if seq >= best.0 {
+                *best = (seq, *place);
+                self.claimed.insert(lpn, (seq, content));
+            }
+        }
+    }
+
+    /// The content that a page has because of a SHARE; `None` if it has its own.
+    pub fn content_of(&self, lpn: Lpn) -> Option<ContentId> {
+        let (seq, content) = self.claimed.get(&lpn)?;
+        (*seq == self.seq_of(lpn)).then_some(*content)
     }
 
     /// Adds a version that was found on the medium. All mappings of the checkpoint must have been given before.
@@ -82,7 +223,7 @@ impl Fold {
         }
     }
 
-    /// Adds a logged deallocation. All versions must have been given before.
+    /// Adds a logged deallocation. All versions must have been given before, and claims settled.
     pub fn trim(&mut self, trim: TrimRecord) {
         self.seq_max = self.seq_max.max(trim.seq);
         let end = (trim.lpn.0.saturating_add(trim.count)).min(self.best.len() as u64);

@@ -6,7 +6,7 @@ use flashweir_core::{Bytes, Duration, LinkConfig};
 use flashweir_device::config::{
     Allocation, BufferConfig, BufferMode, Cell, DemandConfig, Eviction, FaultConfig, FirmwareKind, FtlConfig,
     GcConfig, GeometryConfig, Metadata, Miss, OrderConfig, PageTimes, PersistPolicy, RangeFlushSupport,
-    SuspendConfig, TimingConfig, Translation, WearConfig,
+    ShareConfig, SuspendConfig, TimingConfig, Translation, WearConfig,
 };
 use flashweir_device::{DeviceConfig, Geometry};
 
@@ -47,6 +47,8 @@ pub(super) struct Shape {
     pub(super) map: Option<(u32, u64, Miss)>,
     /// Percentage points of over-provisioning above the least that is valid.
     pub(super) spare_percent: u32,
+    /// Entries in the table of virtual pages; 0 is a device without SHARE.
+    pub(super) share: u32,
 }
 
 /// Additional operations of a device's history, beyond those that its features call for.
@@ -103,6 +105,7 @@ pub(super) const PLAIN: Shape = Shape {
     layer: None,
     map: None,
     spare_percent: 0,
+    share: 0,
 };
 
 impl Shape {
@@ -187,6 +190,7 @@ impl Shape {
                 wear: WearConfig { static_threshold: self.wear_apart, ..WearConfig::default() },
                 metadata: Metadata::Log,
                 demand: DemandConfig { entries, miss, ..DemandConfig::default() },
+                share: ShareConfig { pages: self.share, batch: 64 },
                 ..FtlConfig::default()
             },
             buffer: BufferConfig {

@@ -359,6 +359,12 @@ impl Media {
                 save.units.iter().fold(mix(self.digest), |hash, (lpn, seq, payload)| {
                     mix(hash ^ lpn.0 ^ seq.rotate_left(20) ^ payload.identity().rotate_left(40))
                 }) ^ save.trims.iter().fold(1, |hash, trim| mix(hash ^ trim.lpn.0 ^ trim.seq.rotate_left(32)))
+                    ^ save.shares.iter().fold(0, |hash, share| {
+                        share.claims.iter().fold(mix(hash ^ share.seq), |hash, claim| {
+                            let content = claim.content.owner().pack() ^ claim.content.seq.rotate_left(32);
+                            mix(mix(hash ^ claim.lpn.0) ^ content)
+                        })
+                    })
             }
         }
     }

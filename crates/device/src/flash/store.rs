@@ -7,7 +7,7 @@ use super::oob::UnitImage;
 use crate::geometry::PageAddr;
 use flashweir_core::{Lpn, Payload, Ppa};
 use flashweir_ftl::BlockId;
-use flashweir_ftl::recovery::TrimRecord;
+use flashweir_ftl::recovery::{ShareRecord, TrimRecord};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
@@ -18,6 +18,15 @@ pub struct SaveArea {
     pub units: Vec<(Lpn, u64, Payload)>,
     /// Deallocations that were not in the log.
     pub trims: Vec<TrimRecord>,
+    /// SHAREs that were not in the log.
+    pub shares: Vec<ShareRecord>,
+}
+
+impl SaveArea {
+    /// Whether nothing was saved.
+    pub fn is_empty(&self) -> bool {
+        self.units.is_empty() && self.trims.is_empty() && self.shares.is_empty()
+    }
 }
 
 /// An item that the capacitor has to protect from now on.
@@ -27,6 +36,8 @@ pub enum Saved {
     Unit(Lpn, u64, Payload),
     /// A deallocation that is not in the log yet.
     Trim(TrimRecord),
+    /// A SHARE that is not in the log yet.
+    Share(ShareRecord),
 }
 
 /// A page as a [`Store`] receives it.

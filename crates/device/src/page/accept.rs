@@ -20,7 +20,8 @@ use flashweir_core::command::StreamId;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Address, Data, DeviceError, Lpn, Op, Payload, Ppa};
 use flashweir_ftl::MapWord;
-use flashweir_ftl::recovery::TrimRecord;
+use flashweir_ftl::map_log::Pin;
+use flashweir_ftl::recovery::{Change, TrimRecord};
 use std::sync::Arc;
 
 /// Result of accepting one piece of a deallocation.
@@ -96,6 +97,7 @@ impl PageFtl {
         match cx.front.commands.get(at).command.op {
             Op::Write { .. } => self.accept_write(cx, at),
             Op::Trim { .. } | Op::WriteZeroes { .. } => self.accept_trim(cx, at),
+            Op::Share(_) => self.accept_share(cx, at),
             Op::Flush => {
                 self.accept_flush(cx, at);
                 true
@@ -132,14 +134,14 @@ impl PageFtl {
                 return self.want_map(Who::Command(at, What::Modify));
             }
             for unit in ends_of(&span) {
-                match self.buffer.place(self.map.get(Lpn(unit))) {
-                    Place::Unit(ppa) => {
-                        reads += 1;
-                        cx.metrics.modify_pages_read += 1;
-                        let job = Job::Modify { command: at };
-                        self.push_read(cx, ppa, 1, (Purpose::Merge { command: at }, job));
-                    }
-                    Place::Nowhere | Place::Slot(_) => {}
+                let word = self.map.get(Lpn(unit));
+                if let (Place::Unit(_) | Place::Shared(_), Some(ppa)) =
+                    (self.buffer.place(word), self.medium(word))
+                {
+                    reads += 1;
+                    cx.metrics.modify_pages_read += 1;
+                    let job = Job::Modify { command: at };
+                    self.push_read(cx, ppa, 1, (Purpose::Merge { command: at }, job));
                 }
             }
         }
@@ -249,7 +251,7 @@ impl PageFtl {
                 self.outdate(cx, ppa);
                 under = MapWord::Unmapped;
             }
-            Place::Nowhere | Place::Slot(_) | Place::Unit(_) => {}
+            Place::Nowhere | Place::Slot(_) | Place::Unit(_) | Place::Shared(_) => {}
         }
         let slot = self.buffer.insert(lpn, seq, payload, under);
         self.buffer.own(slot, tags);
@@ -323,10 +325,7 @@ impl PageFtl {
     pub(super) fn accept_trim(&mut self, cx: &mut Cx, at: u32) -> bool {
         loop {
             if self.log.is_congested() {
-                // Everything that holds back the horizon goes to the medium; the next checkpoint makes room in the log.
-                self.complete_epochs(cx);
-                self.write_all(cx);
-                self.work.set(Due::Log);
+                self.hasten_log(cx);
                 return false;
             }
             match self.accept_trim_piece(cx, at) {
@@ -335,6 +334,14 @@ impl PageFtl {
                 Piece::Waits => return false,
             }
         }
+    }
+
+    /// Makes room in the congested log: everything that holds back the horizon goes to the medium, and the next checkpoint covers
+    /// it.
+    pub(super) fn hasten_log(&mut self, cx: &mut Cx) {
+        self.complete_epochs(cx);
+        self.write_all(cx);
+        self.work.set(Due::Log);
     }
 
     fn accept_trim_piece(&mut self, cx: &mut Cx, at: u32) -> Piece {
@@ -388,12 +395,12 @@ impl PageFtl {
             let trim = TrimRecord { lpn: Lpn(from), count: to - from, seq };
             let member = stream.and_then(|stream| self.join_trim(cx, stream, seq));
             self.log.add_trim(trim, member);
-            self.note_volatile_trim(cx, trim, owners);
+            self.note_volatile_change(cx, Change::Trim(trim), owners);
             if cx.is_protected() {
                 cx.flash.media.note_saved(Saved::Trim(trim));
             }
         } else {
-            self.own_volatile_trims(from, to, &owners);
+            self.own_volatile_changes(from, to, &owners);
         }
         if let Some(cache) = &mut self.map_cache {
             cache.admit_counted = UNCOUNTED;
@@ -408,9 +415,9 @@ impl PageFtl {
         }
         cx.metrics.host_trims += 1;
         // The record of an earlier deallocation of the same pages may not be durable yet; this command waits for it too.
-        if waits && self.log.last_trim() > self.log.durable_trims() {
+        if waits && self.log.last_change() > self.log.durable_changes() {
             cx.front.commands.get_mut(at).left += 1;
-            self.log.wait_for_trims(at);
+            self.log.wait_for_changes(at);
             let units = cx.front.commands.get(at).left - 2;
             cx.trace().record(|| Traced::Waits { command: at, units, log: true });
         }
@@ -423,7 +430,7 @@ impl PageFtl {
 
     /// Unmaps a range at run time; returns whether anything was mapped. The owners of versions that are dropped are added to
     /// `owners`: a promise about such a version is fulfilled when its deallocation is durable.
-    fn unmap(&mut self, cx: &mut Cx, first: Lpn, end: Lpn, seq: u64, owners: &mut Owners) -> bool {
+    pub(super) fn unmap(&mut self, cx: &mut Cx, first: Lpn, end: Lpn, seq: u64, owners: &mut Owners) -> bool {
         let mut changed = false;
         let mut at = first;
         while let Some(lpn) = self.map.next_present(at, end) {
@@ -437,6 +444,11 @@ impl PageFtl {
                     Place::Unit(ppa) => {
                         self.place_changed(lpn);
                         self.drop_after_log(cx, ppa);
+                        break;
+                    }
+                    Place::Shared(vpid) => {
+                        self.place_changed(lpn);
+                        self.release_owner_after_log(cx, vpid, lpn, seq);
                         break;
                     }
                 }
@@ -456,7 +468,7 @@ impl PageFtl {
         } else {
             version.under = MapWord::Unmapped;
             if version.superseded == Superseded::No {
-                version.superseded = Superseded::ByTrim(seq);
+                version.superseded = Superseded::ByChange(seq);
             }
         }
         under
@@ -465,7 +477,7 @@ impl PageFtl {
     /// Gives up a place because of a deallocation: it becomes invalid once the record is durable.
     fn drop_after_log(&mut self, cx: &mut Cx, ppa: Ppa) {
         if cx.keeps_metadata() && !cx.has_planted(PlantedBug::EarlyInvalidation) {
-            self.log.pin(ppa);
+            self.log.pin(Pin::Place(ppa));
         } else {
             self.outdate(cx, ppa);
         }

@@ -1,12 +1,14 @@
 //! Conservation, asserted at the end of every run: no request, page or erase is lost or invented.
 
 use super::buffer::Place;
+use super::frontier::page_of;
 use super::ftl::{Cx, PageFtl};
 use super::map_pages::map_page_at;
 use super::pending::PendingFlush;
-use crate::flash::{Frontier, Owner};
+use crate::flash::Frontier;
 use flashweir_core::index::Idx;
 use flashweir_core::{Lpn, Op, Ppa};
+use flashweir_ftl::map_log::Pin;
 use flashweir_ftl::{BlockId, BlockState};
 use std::collections::BTreeSet;
 
@@ -16,13 +18,25 @@ impl PageFtl {
     pub(super) fn audit_accounts(&self, cx: &Cx) {
         assert!(self.flushes.is_empty(), "commands wait");
         let valid = cx.flash.blocks.audit();
-        let mut direct = 0;
+        let (mut direct, mut shared) = (0, 0);
         for (lpn, word) in self.map.iter() {
             if let Place::Slot(slot) = self.buffer.place(word) {
                 assert_eq!(self.buffer.slot(slot).lpn, lpn, "a slot of the chain belongs to its page");
             }
-            direct += u64::from(self.buffer.durable(word).is_some());
+            match self.buffer.bottom(word) {
+                Place::Nowhere | Place::Slot(_) => {}
+                Place::Unit(_) => direct += 1,
+                Place::Shared(vpid) => {
+                    shared += 1;
+                    let owners = self.virtual_pages.page(vpid).owners();
+                    assert!(owners.iter().any(|(owner, _)| *owner == lpn), "a page is an owner of its unit");
+                }
+            }
         }
+        self.virtual_pages.audit();
+        let (virtual_pages, owners) = self.virtual_pages.used();
+        let given_up = self.log.pinned().filter(|pin| matches!(pin, Pin::Owner { .. })).count();
+        assert_eq!(owners, shared + given_up, "an owner has its unit, or has given it up");
         // Checked from the medium's side, so that memory is read in order: each valid unit is the one that the map names.
         let units = u64::from(cx.geometry.units_per_block());
         let mut named = 0;
@@ -31,8 +45,13 @@ impl PageFtl {
             let valid = (first..first + units).map(Ppa).filter(|ppa| cx.flash.blocks.is_valid(*ppa));
             named += valid.filter(|ppa| self.is_named(cx, *ppa)).count() as u64;
         }
-        assert_eq!(direct, named, "each mapped unit is valid and belongs to its page");
-        let kept = (self.log.pinned() + self.orders.kept()) as u64;
+        assert_eq!(
+            direct + virtual_pages as u64,
+            named,
+            "each mapped unit is valid and belongs to its pages"
+        );
+        let pinned = self.log.pinned().count() - given_up;
+        let kept = (pinned + self.orders.kept()) as u64;
         assert_eq!(valid, named + kept, "valid units are mapped, pinned or kept");
         let survivors: u32 = self.collections.iter().map(|c| c.moves()).sum();
         let gc_pages = self.space.pages.iter().filter(|p| p.frontier == Frontier::Gc && p.queued).count();
@@ -90,8 +109,8 @@ impl PageFtl {
     /// At the end of a command or event: panics if there is work that could be done but was not put on the work list.
     pub(super) fn audit_rest(&self, cx: &Cx) {
         assert!(self.work.is_empty(), "something is due");
-        let durable = self.log.durable_trims();
-        let ended = |flush: &PendingFlush| flush.units_left == 0 && flush.trims_upto <= durable;
+        let durable = self.log.durable_changes();
+        let ended = |flush: &PendingFlush| flush.units_left == 0 && flush.changes_upto <= durable;
         assert!(!self.flushes.iter().any(ended), "a flush waits for nothing");
         assert!(self.space.to_release.is_empty(), "a page waits for nothing");
         assert!(!self.could_destage(cx), "versions could leave the buffer");
@@ -128,6 +147,7 @@ impl PageFtl {
                 let waits = self.log.is_congested() || waits_for_map;
                 !waits && cx.stream_of(at).is_none() && self.buffer.has_room()
             }
+            Op::Share(_) => false,
             _ => true,
         }
     }
@@ -140,10 +160,11 @@ impl PageFtl {
 
     /// Whether the map names this unit for the page that owns it; a unit that cannot be read owns nothing.
     fn is_named(&self, cx: &Cx, ppa: Ppa) -> bool {
-        match cx.flash.media.oob(ppa) {
-            Some((Owner::Lpn(lpn), _)) => self.is_mapped_to(lpn, ppa),
-            _ => false,
+        if self.virtual_pages.at(ppa).is_some() {
+            return true;
         }
+        let owner = cx.flash.media.oob(ppa).and_then(|(owner, _)| page_of(owner));
+        owner.is_some_and(|(lpn, _)| self.is_mapped_to(lpn, ppa))
     }
 
     /// Pages live + stale + free are all pages, and the erases of all blocks are the erases counted.

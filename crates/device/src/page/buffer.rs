@@ -32,8 +32,10 @@ pub(crate) enum Superseded {
     No,
     /// A newer version is durable.
     ByWrite,
-    /// A deallocation with this sequence number was accepted.
-    ByTrim(u64),
+    /// A deallocation, or a SHARE to this page, with this sequence number was accepted.
+    ByChange(u64),
+    /// It never counted by itself: it is the copy for a SHARE that has not been accepted (share §4.5).
+    Hidden,
 }
 
 #[derive(Clone, Debug)]
@@ -75,6 +77,8 @@ pub(crate) enum Place {
     Slot(u32),
     /// On the medium.
     Unit(Ppa),
+    /// On the medium, shared with other pages, by the number of the virtual page.
+    Shared(u64),
 }
 
 /// The slots of the write buffer.
@@ -181,18 +185,17 @@ impl Buffer {
                 Place::Slot(slot)
             }
             MapWord::Direct(ppa) => Place::Unit(ppa),
-            MapWord::Shared(vpid) => unreachable!("this firmware shares no page, and {vpid} is one"),
+            MapWord::Shared(vpid) => Place::Shared(vpid),
         }
     }
 
-    /// The durable place below all versions in the buffer, if it exists.
+    /// What is below all versions in the buffer: a place on the medium, or nothing.
     #[inline]
-    pub(crate) fn durable(&self, mut word: MapWord) -> Option<Ppa> {
+    pub(crate) fn bottom(&self, mut word: MapWord) -> Place {
         loop {
             match self.place(word) {
-                Place::Nowhere => return None,
                 Place::Slot(slot) => word = self.slots[slot as usize].under,
-                Place::Unit(ppa) => return Some(ppa),
+                bottom => return bottom,
             }
         }
     }

@@ -16,9 +16,10 @@ impl PageFtl {
         match self.buffer.place(self.map.get(lpn)) {
             Place::Nowhere => None,
             Place::Slot(slot) => Some(self.buffer.slot(slot).payload.clone()),
-            Place::Unit(ppa) => {
-                // An unreadable page is data loss; no operation writes this marker as a pattern.
-                Some(cx.flash.media.payload(ppa).unwrap_or(LOST))
+            // An unreadable page is data loss; no operation writes this marker as a pattern.
+            Place::Unit(ppa) => Some(cx.flash.media.payload(ppa).unwrap_or(LOST)),
+            Place::Shared(vpid) => {
+                Some(cx.flash.media.payload(self.virtual_pages.place(vpid)).unwrap_or(LOST))
             }
         }
     }

@@ -52,6 +52,7 @@ impl PageFtl {
             Op::Flush => "FLUSH",
             Op::RFlush(_) => "RFLUSH",
             Op::Trim { .. } | Op::WriteZeroes { .. } => "deallocation",
+            Op::Share(_) => "SHARE",
             _ => "barrier",
         };
         let arrivals = command.stream.and_then(|stream| cx.front.arrivals.get(&stream));
@@ -60,10 +61,10 @@ impl PageFtl {
         let state = if let Some(earlier) = arrivals.and_then(|arrivals| arrivals.waits_for(at)) {
             earlier
         } else if let Some(flush) = pending {
-            let log = match flush.trims_upto {
+            let log = match flush.changes_upto {
                 0 => String::new(),
                 upto => {
-                    format!(", and for the log to {upto}, of which {} is durable", self.log.durable_trims())
+                    format!(", and for the log to {upto}, of which {} is durable", self.log.durable_changes())
                 }
             };
             let oldest = self.buffer.iter().filter(|(_, slot)| flush.upto == 0 || slot.seq <= flush.upto);

@@ -1,5 +1,6 @@
 //! Destage: which versions leave the buffer and when, and how they become pages that wait for the machine.
 
+use super::buffer::Superseded;
 use super::frontier::PageUnit;
 use super::ftl::{Cx, PageFtl};
 use super::job::Job;
@@ -38,7 +39,8 @@ impl PageFtl {
 
     fn join_page(&mut self, cx: &mut Cx, slot: u32, urgent: bool) {
         let version = self.buffer.slot(slot);
-        let unit = PageUnit { lpn: version.lpn, seq: version.seq, slot, source: Ppa(0) };
+        let hidden = version.superseded == Superseded::Hidden;
+        let unit = PageUnit { lpn: version.lpn, seq: version.seq, slot, hidden, source: Ppa(0) };
         let plane = self.plane_for(cx, unit.lpn);
         let page = match *self.space.filling(plane) {
             Some(page) => page,

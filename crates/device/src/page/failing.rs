@@ -54,7 +54,7 @@ impl PageFtl {
             let lba = cx.lba(unit.lpn);
             let version = self.buffer.slot(unit.slot);
             let (under, lost) = (version.under, version.superseded == Superseded::No);
-            let member = version.member;
+            let (member, hidden) = (version.member, version.superseded == Superseded::Hidden);
             let word = self.buffer.word(unit.slot);
             if lost {
                 self.replace_word(unit.lpn, word, under);
@@ -63,6 +63,9 @@ impl PageFtl {
             self.stop_waiting(cx, unit.slot, Some(DeviceError::WriteFault { at: Address::Lba(lba) }));
             self.forget_stuck(unit.slot);
             self.buffer.release(unit.slot);
+            if hidden {
+                self.copy_ended(unit.lpn, None);
+            }
             if lost {
                 self.lost.entry(unit.lpn).or_default().unite(&owners);
             }

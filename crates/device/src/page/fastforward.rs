@@ -6,6 +6,7 @@
 
 use super::buffer::Place;
 use super::content::LOST;
+use super::frontier::page_of;
 use super::ftl::{Cx, PageFtl};
 use crate::config::Allocation;
 use crate::flash::{Frontier, Owner, Placer, UnitImage};
@@ -176,18 +177,32 @@ fn program(
     for (lpn, source, payload) in units {
         let ppa = cx.geometry.ppa(at, count);
         count += 1;
-        let seq = match source {
-            Some(source) => cx.flash.media.oob(source).map_or(0, |(_, seq)| seq),
-            None => cx.next_seq(),
+        let (owner, seq) = match source {
+            Some(source) => cx.flash.media.oob(source).unwrap_or((Owner::Lpn(lpn), 0)),
+            None => (Owner::Lpn(lpn), cx.next_seq()),
         };
-        cx.flash.media.append(at.block, UnitImage { owner: Owner::Lpn(lpn), seq, member: None, payload });
+        cx.flash.media.append(at.block, UnitImage { owner, seq, member: None, payload });
+        cx.flash.blocks.set_valid(ppa);
+        if let Some(source) = source
+            && let Some(vpid) = ftl.virtual_pages.at(source)
+        {
+            cx.flash.blocks.set_invalid(source);
+            ftl.virtual_pages.moved(vpid, ppa);
+            let owners: Vec<Lpn> =
+                ftl.virtual_pages.page(vpid).owners().iter().map(|(lpn, _)| *lpn).collect();
+            owners.into_iter().for_each(|lpn| ftl.place_changed(lpn));
+            continue;
+        }
         match ftl.buffer.place(ftl.map.replace(lpn, MapWord::Direct(ppa))) {
             Place::Nowhere => {}
             Place::Slot(_) => unreachable!("the buffer of a quiet device is empty"),
             Place::Unit(old) => cx.flash.blocks.set_invalid(old),
+            Place::Shared(vpid) => {
+                let since = ftl.virtual_pages.owner_since(vpid, lpn, u64::MAX);
+                ftl.release_owner(cx, vpid, lpn, since);
+            }
         }
         ftl.place_changed(lpn);
-        cx.flash.blocks.set_valid(ppa);
     }
     let units_per_page = cx.geometry.units_per_page;
     for _ in count..units_per_page {
@@ -230,9 +245,8 @@ fn collect(ftl: &mut PageFtl, cx: &mut Cx, plane: PlaneId, victim: BlockId) {
             continue;
         }
         left -= 1;
-        let Some((Owner::Lpn(lpn), _)) = cx.flash.media.oob(ppa) else {
-            unreachable!("a valid unit belongs to a logical page")
-        };
+        let owner = cx.flash.media.oob(ppa).and_then(|(owner, _)| page_of(owner));
+        let (lpn, _) = owner.expect("a valid unit belongs to a logical page");
         let payload = match cx.flash.media.tracks_contents() {
             true => cx.flash.media.payload(ppa).unwrap_or(LOST),
             false => Payload::Zero,

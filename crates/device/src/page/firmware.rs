@@ -51,7 +51,7 @@ impl Firmware for PageFtl {
             }
             Op::Barrier if cx.config.order.policy == PersistPolicy::None => return lacks("barrier"),
             Op::RFlush(_) | Op::Barrier => {}
-            Op::Share(_) => return lacks("SHARE"),
+            Op::Share(pairs) => Self::check_share(cx, pairs)?,
             Op::SegWrite { .. } | Op::SegAppend { .. } | Op::SegTrim { .. } | Op::SegReport { .. } => {
                 return lacks("append-only segments");
             }
@@ -102,6 +102,7 @@ impl Firmware for PageFtl {
         match op.job {
             Job::HostRead { command } => self.host_read_done(cx, &op, command),
             Job::Modify { command } => self.modify_done(cx, command),
+            Job::ShareRead { nth } => self.share_read_done(nth),
             Job::GcRead => self.gc_read_done(cx, &op),
             Job::UserPage(page) | Job::GcPage(page) => self.page_done(cx, &op, page),
             Job::Filler => self.filler_done(cx, &op),
@@ -157,7 +158,8 @@ impl Firmware for PageFtl {
             Job::MapWrite(write) => images.push(self.map_write_image(write)),
             // A page of filler, which the medium adds by itself.
             Job::Filler => {}
-            Job::HostRead { .. } | Job::Modify { .. } | Job::GcRead | Job::GcErase | Job::MetaErase => {}
+            Job::HostRead { .. } | Job::Modify { .. } | Job::ShareRead { .. } => {}
+            Job::GcRead | Job::GcErase | Job::MetaErase => {}
             Job::MapRead(_) | Job::MapGcRead | Job::MapErase => {}
         }
     }
@@ -167,7 +169,7 @@ impl Firmware for PageFtl {
     }
 
     fn is_volatile(&self, cx: &Cx) -> bool {
-        !cx.is_protected() && (self.buffer.used() > 0 || self.log.last_trim() > self.log.durable_trims())
+        !cx.is_protected() && (self.buffer.used() > 0 || self.log.last_change() > self.log.durable_changes())
     }
 
     fn is_mapped(&self, lpn: Lpn) -> bool {
@@ -208,7 +210,9 @@ impl Firmware for PageFtl {
     }
 
     fn memory_bytes(&self) -> u64 {
-        self.map.memory_bytes() + self.map_cache.as_ref().map_or(0, |demand| demand.memory_bytes())
+        self.map.memory_bytes()
+            + self.virtual_pages.memory_bytes()
+            + self.map_cache.as_ref().map_or(0, |demand| demand.memory_bytes())
     }
 
     fn audit(&self, cx: &Cx) {

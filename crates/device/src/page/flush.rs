@@ -8,6 +8,7 @@ use crate::flash::SaveArea;
 use crate::flash::trace::Traced;
 use crate::planted::PlantedBug;
 use flashweir_core::DeviceError;
+use flashweir_ftl::recovery::Change;
 
 impl PageFtl {
     /// Accepts a FLUSH: everything accepted before it becomes urgent.
@@ -27,19 +28,19 @@ impl PageFtl {
         }
         if !cx.is_protected() {
             let units_left = self.buffer.used() - self.orders.stuck();
-            let mut flush = PendingFlush { command: at, upto, units_left, trims_upto: 0 };
-            if self.log.last_trim() > self.log.durable_trims() {
-                flush.trims_upto = self.log.last_trim();
+            let mut flush = PendingFlush { command: at, upto, units_left, changes_upto: 0 };
+            if self.log.last_change() > self.log.durable_changes() {
+                flush.changes_upto = self.log.last_change();
                 self.want_log();
             }
             if cx.has_planted(PlantedBug::LostTrim) {
-                flush.trims_upto = 0;
+                flush.changes_upto = 0;
             }
             if cx.has_planted(PlantedBug::EarlyFlush) {
-                (flush.units_left, flush.trims_upto) = (0, 0);
+                (flush.units_left, flush.changes_upto) = (0, 0);
             }
-            if flush.units_left > 0 || flush.trims_upto > 0 {
-                let (units, log) = (flush.units_left, flush.trims_upto > 0);
+            if flush.units_left > 0 || flush.changes_upto > 0 {
+                let (units, log) = (flush.units_left, flush.changes_upto > 0);
                 cx.trace().record(|| Traced::Waits { command: at, units, log });
                 self.flushes.push(flush);
                 self.work.set(Due::Log);
@@ -61,8 +62,9 @@ impl PageFtl {
 
     /// Completes every FLUSH that has nothing left to wait for.
     pub(super) fn check_flushes(&mut self, cx: &mut Cx) {
-        let durable = self.log.durable_trims();
-        while let Some(done) = self.flushes.iter().position(|f| f.units_left == 0 && f.trims_upto <= durable)
+        let durable = self.log.durable_changes();
+        while let Some(done) =
+            self.flushes.iter().position(|f| f.units_left == 0 && f.changes_upto <= durable)
         {
             let flush = self.flushes.remove(done);
             cx.part_done(flush.command);
@@ -93,7 +95,14 @@ impl PageFtl {
         let all = cx.has_planted(PlantedBug::DeadVersionSaved);
         let live = self.buffer.iter().filter(|(_, slot)| all || slot.superseded == Superseded::No);
         let units = live.map(|(_, slot)| (slot.lpn, slot.seq, slot.payload.clone()));
-        let trims = self.log.unlogged_trims().filter(|_| !cx.has_planted(PlantedBug::SaveForgetsTrims));
-        SaveArea { units: units.collect(), trims: trims.collect() }
+        let mut area = SaveArea { units: units.collect(), ..SaveArea::default() };
+        for change in self.log.unlogged() {
+            match change {
+                Change::Trim(_) if cx.has_planted(PlantedBug::SaveForgetsTrims) => {}
+                Change::Trim(trim) => area.trims.push(*trim),
+                Change::Share(share) => area.shares.push(share.clone()),
+            }
+        }
+        area
     }
 }

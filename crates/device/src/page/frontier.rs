@@ -6,7 +6,7 @@
 
 use super::job::{Job, Op};
 use crate::config::{Allocation, DeviceConfig};
-use crate::flash::{Class, Frontier, OpKind, Placer, Purpose, UNBOUND};
+use crate::flash::{Class, Frontier, OpKind, Owner, Placer, Purpose, UNBOUND};
 use crate::geometry::{Geometry, PageAddr};
 use flashweir_core::index::Idx;
 use flashweir_core::{Lpn, Ppa};
@@ -24,8 +24,28 @@ pub(super) struct PageUnit {
     pub(super) seq: u64,
     /// Buffer slot, for host data.
     pub(super) slot: u32,
+    /// Whether it counts only by the record of a SHARE (share §4.5).
+    pub(super) hidden: bool,
     /// Place of the source, for a GC survivor.
     pub(super) source: Ppa,
+}
+
+impl PageUnit {
+    /// Owner in its out-of-band record.
+    #[inline]
+    pub(super) fn owner(&self) -> Owner {
+        if self.hidden { Owner::Vpid(self.lpn.0) } else { Owner::Lpn(self.lpn) }
+    }
+}
+
+/// The page that an owner names, and whether the unit counts only by the record of a SHARE; `None` for owners that are no pages.
+#[inline]
+pub(super) fn page_of(owner: Owner) -> Option<(Lpn, bool)> {
+    match owner {
+        Owner::Lpn(lpn) => Some((lpn, false)),
+        Owner::Vpid(lpn) => Some((Lpn(lpn), true)),
+        Owner::Pad | Owner::Seg { .. } | Owner::Meta => None,
+    }
 }
 
 /// A page that is being filled or programmed.

@@ -5,8 +5,10 @@ use super::collection::Collection;
 use super::frontier::Space;
 use super::job::Job;
 use super::map_cache::MapCache;
-use super::pending::{PendingFlush, VolatileTrim};
+use super::pending::{PendingFlush, VolatileChange};
+use super::sharing::Sharing;
 use super::tags::Owners;
+use super::virtual_pages::VirtualPages;
 use super::work::Work;
 use crate::config::PersistPolicy;
 use crate::flash::UnitImage;
@@ -26,6 +28,10 @@ pub(crate) struct PageFtl {
     pub(super) map: Map,
     /// Cache of the map, where the map is on the medium.
     pub(super) map_cache: Option<Box<MapCache>>,
+    /// Units that several pages share.
+    pub(super) virtual_pages: VirtualPages,
+    /// The SHARE that is accepted next, as far as it is prepared.
+    pub(super) sharing: Option<Box<Sharing>>,
     pub(super) space: Space,
     pub(super) buffer: Buffer,
     pub(super) flushes: Vec<PendingFlush>,
@@ -41,8 +47,8 @@ pub(crate) struct PageFtl {
     /// does every FLUSH that covers it, not only the first: a FLUSH that succeeds promises everything that completed before
     /// (contract §4.1).
     pub(super) lost: BTreeMap<Lpn, Owners>,
-    /// Deallocations that a range flush may have to wait for, in order.
-    pub(super) volatile_trims: VecDeque<VolatileTrim>,
+    /// Deallocations and SHAREs that a range flush may have to wait for, in order.
+    pub(super) volatile_changes: VecDeque<VolatileChange>,
     /// Planes that can neither write nor make room.
     pub(super) dead_planes: Vec<bool>,
     /// Number of collections of each plane since the last one for wear-levelling.
@@ -72,6 +78,8 @@ impl PageFtl {
         Self {
             map: Map::new(geometry.user_units),
             map_cache: (geometry.map_pages > 0).then(|| Box::new(MapCache::new(config, geometry))),
+            virtual_pages: VirtualPages::new(config.ftl.share.pages),
+            sharing: None,
             space: Space::new(config, geometry, seed),
             buffer: Buffer::new(units, config.buffer.eviction),
             flushes: Vec::new(),
@@ -83,7 +91,7 @@ impl PageFtl {
             low_water_units: (f64::from(units) * config.buffer.low_water) as u32,
             collection_waste_pages: Geometry::collection_waste_pages(config),
             lost: BTreeMap::new(),
-            volatile_trims: VecDeque::new(),
+            volatile_changes: VecDeque::new(),
             dead_planes: vec![false; planes],
             collections_since_wear: vec![0; planes],
             starved: vec![false; planes],

@@ -6,17 +6,19 @@
 //! Invariants: a copy replaces its source only if the map still names the source; a block is erased only when none of its units is
 //! valid.
 
+use super::buffer::Place;
 use super::collection::Collection;
-use super::frontier::PageUnit;
+use super::frontier::{PageUnit, page_of};
 use super::ftl::{Cx, PageFtl};
 use super::job::{Job, Op as NandOp};
 use super::work::Due;
 use crate::flash::trace::Traced;
-use crate::flash::{Class, Frontier, OpKind, Owner, Purpose};
+use crate::flash::{Class, Frontier, OpKind, Purpose};
 use crate::geometry::PageAddr;
 use crate::planted::PlantedBug;
 use flashweir_core::index::Idx;
 use flashweir_core::{Lpn, Ppa};
+use flashweir_ftl::recovery::ContentId;
 use flashweir_ftl::{BlockId, BlockState, MapWord, PlaneId, VictimPicker};
 
 /// Most reads of one victim that are under way at the same time.
@@ -177,7 +179,7 @@ impl PageFtl {
         }
         let units = u64::from(cx.geometry.units_per_block());
         let first = u64::from(victim.0) * units;
-        if self.orders.any_kept(first..first + units) {
+        if self.orders.any_kept(first..first + units) || self.any_mapped(cx, victim) {
             // Units that were not needed when their page was read are needed for recovery's count now, so the victim is read again.
             let collection = &mut self.collections[plane.index()];
             (collection.page, collection.drained) = (0, false);
@@ -196,6 +198,17 @@ impl PageFtl {
         cx.push(op, &mut self.space);
     }
 
+    /// Whether a valid unit of a drained victim is needed after all: a copy that a SHARE named since, or a shared unit whose copy was
+    /// for one owner alone and that got another one. Only with SHARE.
+    fn any_mapped(&self, cx: &Cx, victim: BlockId) -> bool {
+        if cx.config.ftl.share.pages == 0 || cx.flash.blocks.valid(victim) == 0 {
+            return false;
+        }
+        let pages = cx.flash.media.pages_written(victim);
+        let units = (0..pages).flat_map(|page| Self::valid_units(cx, PageAddr { block: victim, page }));
+        units.into_iter().any(|ppa| self.survivor_at(cx, ppa).is_some())
+    }
+
     fn valid_units(cx: &Cx, at: PageAddr) -> impl Iterator<Item = Ppa> + '_ {
         (0..cx.geometry.units_per_page)
             .map(move |unit| cx.geometry.ppa(at, unit))
@@ -205,10 +218,7 @@ impl PageFtl {
     pub(super) fn gc_read_done(&mut self, cx: &mut Cx, op: &NandOp) {
         self.collections[op.plane.index()].reads -= 1;
         for ppa in Self::valid_units(cx, op.at).collect::<Vec<_>>() {
-            let Some((Owner::Lpn(lpn), seq)) = cx.flash.media.oob(ppa) else { continue };
-            if !self.is_mapped_to(lpn, ppa) && !self.orders.is_kept(ppa) {
-                continue;
-            }
+            let Some((lpn, seq, hidden)) = self.survivor_at(cx, ppa) else { continue };
             let seq = if cx.has_planted(PlantedBug::CopyRenumbered) { cx.next_seq() } else { seq };
             self.collections[op.plane.index()].moves += 1;
             let page = match self.collections[op.plane.index()].filling {
@@ -216,7 +226,7 @@ impl PageFtl {
                 None => self.space.new_page(op.plane, Frontier::Gc),
             };
             let units = &mut self.space.pages[page as usize].units;
-            units.push(PageUnit { lpn, seq, slot: 0, source: ppa });
+            units.push(PageUnit { lpn, seq, slot: 0, hidden, source: ppa });
             let full = units.len() == cx.geometry.units_per_page as usize;
             self.collections[op.plane.index()].filling = (!full).then_some(page);
             if full {
@@ -226,18 +236,54 @@ impl PageFtl {
         self.work.collect_step(op.plane);
     }
 
+    /// What the out-of-band record of a copy of this unit says, if the unit is needed: the same as the unit's own, unless the unit
+    /// has come to one page alone and nothing else can name it any more. Then the copy is that page's own version (share §3.7).
+    fn survivor_at(&self, cx: &Cx, ppa: Ppa) -> Option<(Lpn, u64, bool)> {
+        let (owner, seq) = cx.flash.media.oob(ppa)?;
+        let (lpn, hidden) = page_of(owner)?;
+        let Some(vpid) = self.virtual_pages.at(ppa) else {
+            let is_copy = hidden && self.copy_at(ppa);
+            let needed = is_copy || self.is_mapped_to(lpn, ppa) || self.orders.is_kept(ppa);
+            return needed.then_some((lpn, seq, hidden));
+        };
+        match *self.virtual_pages.page(vpid).owners() {
+            [(only, since)] if self.may_collapse(cx, vpid, only, since) => Some((only, since, false)),
+            _ => Some((lpn, seq, hidden)),
+        }
+    }
+
+    /// Whether a shared unit belongs to this page alone, the record of that is durable, and recovery does not count the unit as a
+    /// member of an epoch.
+    fn may_collapse(&self, cx: &Cx, vpid: u64, only: Lpn, since: u64) -> bool {
+        let place = self.virtual_pages.place(vpid);
+        !self.orders.counts_member(cx.flash.media.member(place), cx.flash.media.oob(place))
+            && self.virtual_pages.page(vpid).owners() == [(only, since)]
+            && since <= self.log.durable_changes()
+            && self.buffer.bottom(self.map.get(only)) == Place::Shared(vpid)
+    }
+
     fn queue_survivors(&mut self, cx: &mut Cx, page: u32) {
         cx.push(self.space.op(page), &mut self.space);
     }
 
     /// Whether `ppa` is the durable place of `lpn`.
     pub(super) fn is_mapped_to(&self, lpn: Lpn, ppa: Ppa) -> bool {
-        self.buffer.durable(self.map.get(lpn)) == Some(ppa)
+        self.buffer.bottom(self.map.get(lpn)) == Place::Unit(ppa)
     }
 
     /// A copy is durable: it takes its source's place unless the source was superseded meanwhile. The source keeps its content: it
     /// is the same version, so after a power cut recovery may choose either of the two.
-    pub(super) fn relocate(&mut self, cx: &mut Cx, lpn: Lpn, source: Ppa, copy: Ppa) {
+    pub(super) fn relocate(&mut self, cx: &mut Cx, unit: &PageUnit, copy: Ppa) {
+        let (lpn, source) = (unit.lpn, unit.source);
+        if let Some(vpid) = self.virtual_pages.at(source) {
+            return self.relocate_shared(cx, vpid, unit, copy);
+        }
+        if unit.hidden && self.copy_at(source) {
+            self.copy_moved(source, copy);
+            self.invalidate(cx, source);
+            cx.flash.blocks.set_valid(copy);
+            return;
+        }
         let kept = self.move_kept(source, copy);
         let moved = kept || self.replace_word(lpn, MapWord::Direct(source), MapWord::Direct(copy));
         if moved && !kept && !cx.has_planted(PlantedBug::MoveForgotten) {
@@ -247,6 +293,37 @@ impl PageFtl {
             self.invalidate(cx, source);
             cx.flash.blocks.set_valid(copy);
         }
+    }
+
+    /// The copy of a shared unit is durable. A unit that got another owner while a copy for one owner alone was being made stays,
+    /// and is read again.
+    fn relocate_shared(&mut self, cx: &mut Cx, vpid: u64, unit: &PageUnit, copy: Ppa) {
+        let page = self.virtual_pages.page(vpid);
+        if page.content == ContentId::new(unit.owner(), unit.seq) {
+            let mut owners: Vec<Lpn> = page.owners().iter().map(|(lpn, _)| *lpn).collect();
+            if cx.has_planted(PlantedBug::MoveLeavesOwners) && owners.len() > 1 {
+                // The map of one owner alone follows.
+                let since = self.virtual_pages.owner_since(vpid, owners[0], u64::MAX);
+                if self.replace_word(owners[0], MapWord::Shared(vpid), MapWord::Direct(copy)) {
+                    self.virtual_pages.take_owner(vpid, owners[0], since);
+                    self.invalidate(cx, unit.source);
+                    cx.flash.blocks.set_valid(copy);
+                }
+                return;
+            }
+            self.virtual_pages.moved(vpid, copy);
+            owners.dedup();
+            owners.into_iter().for_each(|lpn| self.place_changed(lpn));
+        } else if self.may_collapse(cx, vpid, unit.lpn, unit.seq) {
+            self.virtual_pages.remove(vpid);
+            self.replace_word(unit.lpn, MapWord::Shared(vpid), MapWord::Direct(copy));
+            self.place_changed(unit.lpn);
+            cx.metrics.share_collapses += 1;
+        } else {
+            return;
+        }
+        self.invalidate(cx, unit.source);
+        cx.flash.blocks.set_valid(copy);
     }
 
     pub(super) fn survivors_durable(&mut self, plane: PlaneId, units: u32) {

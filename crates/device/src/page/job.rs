@@ -10,6 +10,8 @@ pub(crate) enum Job {
     HostRead { command: u32 },
     /// Reads old content for a write that covers only part of a unit.
     Modify { command: u32 },
+    /// Reads the source of a copy for the SHARE at the head of the queue.
+    ShareRead { nth: u32 },
     /// Reads valid units of a page of the plane's victim.
     GcRead,
     /// Programs a page of buffered units, by its number in the page table.

@@ -14,12 +14,12 @@ use super::job::{Job, Op as NandOp};
 use super::map_cache::MapCache;
 use super::work::Due;
 use crate::flash::trace::{LogWork, Traced};
-use crate::flash::{Class, OpKind, Purpose, UnitImage};
+use crate::flash::{Class, OpKind, Owner, Purpose, UnitImage};
 use crate::geometry::PageAddr;
 use crate::planted::PlantedBug;
-use flashweir_ftl::map_log::{Writing, with_member};
+use flashweir_ftl::map_log::{Writing, change_records};
 use flashweir_ftl::map_records::{GroupKind, Record};
-use flashweir_ftl::recovery::Mapping;
+use flashweir_ftl::recovery::{Change, ContentId, Mapping};
 use flashweir_ftl::{BlockId, PlaneId};
 use std::sync::Arc;
 
@@ -35,13 +35,13 @@ impl PageFtl {
         if !matches!(self.log.writing, Writing::Nothing) {
             return;
         }
-        if self.log.last_trim == self.log.durable_trims {
+        if self.log.last_change == self.log.durable_changes {
             // All records of deallocations are durable, so places that are still pinned are free.
-            for ppa in std::mem::take(&mut self.log.pins) {
-                self.outdate(cx, ppa);
+            for pin in std::mem::take(&mut self.log.pins) {
+                self.unpin(cx, pin);
             }
         }
-        let congested = self.log.is_congested() && self.log.recent_trims[0].0.seq <= self.horizon(cx);
+        let congested = self.log.is_congested() && self.log.recent[0].0.seq() <= self.horizon(cx);
         if (congested || self.log.wants_checkpoint) && cx.keeps_metadata() {
             self.log.wants_checkpoint = false;
             self.begin_checkpoint(cx);
@@ -71,7 +71,7 @@ impl PageFtl {
             pages_left: pages,
             pins: std::mem::take(&mut self.log.pins),
             olds: std::mem::take(&mut self.log.olds),
-            trims_upto: self.log.last_trim,
+            changes_upto: self.log.last_change,
             epochs: self.orders.recordings(),
         };
         cx.trace().record(|| Traced::Log { work: LogWork::Group, count: pages });
@@ -80,7 +80,7 @@ impl PageFtl {
 
     /// Whether a group or checkpoint could begin, or is asked for although nothing is pending; for audits.
     pub(super) fn could_log(&self, cx: &Cx) -> bool {
-        let congested = || self.log.is_congested() && self.log.recent_trims[0].0.seq <= self.horizon(cx);
+        let congested = || self.log.is_congested() && self.log.recent[0].0.seq() <= self.horizon(cx);
         let due = || congested() || self.log.wants_checkpoint || self.log.is_due() || self.log.wanted;
         matches!(self.log.writing, Writing::Nothing) && cx.keeps_metadata() && due()
     }
@@ -123,25 +123,25 @@ impl PageFtl {
             return;
         }
         cx.trace().record(|| Traced::LogDone);
-        let (pins, olds, trims_upto, epochs) =
+        let (pins, olds, changes_upto, epochs) =
             match std::mem::replace(&mut self.log.writing, Writing::Nothing) {
-                Writing::Group { pins, olds, trims_upto, epochs, .. } => (pins, olds, trims_upto, epochs),
-                Writing::Checkpoint { horizon, pages, pins, olds, trims_upto, epochs, .. } => {
+                Writing::Group { pins, olds, changes_upto, epochs, .. } => (pins, olds, changes_upto, epochs),
+                Writing::Checkpoint { horizon, pages, pins, olds, changes_upto, epochs, .. } => {
                     cx.metrics.checkpoints += 1;
                     self.log.region ^= 1;
                     self.log.next_page = pages;
-                    self.log.recent_trims.retain(|(trim, _)| trim.seq > horizon);
-                    (pins, olds, trims_upto, epochs)
+                    self.log.forget_covered(horizon);
+                    (pins, olds, changes_upto, epochs)
                 }
                 Writing::Nothing | Writing::Erasing { .. } => {
                     unreachable!("a metadata page belongs to a group")
                 }
             };
-        for ppa in pins {
-            self.outdate(cx, ppa);
+        for pin in pins {
+            self.unpin(cx, pin);
         }
         self.forget_old_map_pages(cx, olds);
-        self.log.durable_trims = self.log.durable_trims.max(trims_upto);
+        self.log.durable_changes = self.log.durable_changes.max(changes_upto);
         self.records_durable(&epochs);
         self.log_advanced(cx);
         self.work.set(Due::Log);
@@ -149,7 +149,7 @@ impl PageFtl {
 
     /// Lets everything proceed that waited for the log.
     fn log_advanced(&mut self, cx: &mut Cx) {
-        let durable = self.log.durable_trims;
+        let durable = self.log.durable_changes;
         while let Some(at) = self.log.waiters.iter().position(|(_, seq)| *seq <= durable) {
             let (command, _) = self.log.waiters.swap_remove(at);
             cx.part_done(command);
@@ -206,6 +206,7 @@ impl PageFtl {
         let horizon = self.horizon(cx);
         let mut open: Vec<BlockId> = Space::open_blocks(&cx.flash.blocks).collect();
         open.extend(self.blocks_with_members(cx, horizon));
+        open.extend(self.blocks_with_copies(cx));
         if cx.has_planted(PlantedBug::OpenBlockTrusted) {
             open.clear();
         }
@@ -223,7 +224,7 @@ impl PageFtl {
             pages,
             pins: std::mem::take(&mut self.log.pins),
             olds: std::mem::take(&mut self.log.olds),
-            trims_upto: self.log.last_trim,
+            changes_upto: self.log.last_change,
             epochs: self.orders.recordings(),
         };
         if let Some(cache) = &mut self.map_cache {
@@ -253,20 +254,36 @@ impl PageFtl {
         let forgets = cx.has_planted(PlantedBug::CheckpointForgetsTrims);
         let epochs = self.orders.recordings().into_iter();
         records.extend(epochs.map(|(stream, epoch)| Record::Complete { stream, epoch }));
-        let uncovered = self.log.recent_trims.iter().filter(|(trim, _)| trim.seq > horizon && !forgets);
-        records.extend(uncovered.flat_map(|(trim, member)| with_member(Record::Trim(*trim), *member)));
+        let forgets_shares = cx.has_planted(PlantedBug::CheckpointForgetsShares);
+        let forgets = |change: &Change| match change {
+            Change::Trim(_) => forgets,
+            Change::Share(_) => forgets_shares,
+        };
+        let recent = self.log.recent.iter();
+        let uncovered = recent.filter(|(change, _)| change.seq() > horizon && !forgets(change));
+        records.extend(uncovered.flat_map(|(change, member)| change_records(change, *member)));
         if let Some(cache) = &self.map_cache {
             self.map_records(cx, cache, &mut records);
             return records;
         }
         for (lpn, word) in self.map.iter() {
-            if let Some(ppa) = self.buffer.durable(word)
-                && let Some((_, seq)) = cx.flash.media.oob(ppa)
+            if let Some(ppa) = self.medium(word)
+                && let Some(seq) = self.seq_at(cx, lpn, ppa)
             {
-                records.push(Record::Mapping(Mapping { lpn, ppa, seq }));
+                self.add_mapping(cx, Mapping { lpn, ppa, seq }, &mut records);
             }
         }
         records
+    }
+
+    /// Adds a mapping, and the content that it stands for where that is not the page's own version.
+    fn add_mapping(&self, cx: &Cx, mapping: Mapping, records: &mut Vec<Record>) {
+        records.push(Record::Mapping(mapping));
+        if let Some((owner, seq)) = cx.flash.media.oob(mapping.ppa)
+            && (owner, seq) != (Owner::Lpn(mapping.lpn), mapping.seq)
+        {
+            records.push(Record::Content(ContentId::new(owner, seq)));
+        }
     }
 
     /// Adds the directory of translation pages, and each entry that changed since its page was written.
@@ -277,10 +294,22 @@ impl PageFtl {
             if cx.has_planted(PlantedBug::CheckpointForgetsChanges) {
                 continue;
             }
-            records.extend(cache.changed(number).map(|lpn| match self.entry(cx, lpn) {
-                Some((ppa, seq)) => Record::Mapping(Mapping { lpn, ppa, seq }),
-                None => Record::Gone(lpn),
-            }));
+            for lpn in cache.changed(number) {
+                match self.entry(cx, lpn) {
+                    Some((ppa, seq)) => self.add_mapping(cx, Mapping { lpn, ppa, seq }, records),
+                    None => records.push(Record::Gone(lpn)),
+                }
+            }
+        }
+        // A translation page has no room for the contents of pages that are shared, or have been.
+        for (lpn, word) in self.map.iter() {
+            if cx.config.ftl.share.pages > 0
+                && let Some(ppa) = self.medium(word)
+                && let Some(seq) = self.seq_at(cx, lpn, ppa)
+                && cx.flash.media.oob(ppa) != Some((Owner::Lpn(lpn), seq))
+            {
+                self.add_mapping(cx, Mapping { lpn, ppa, seq }, records);
+            }
         }
     }
 }

@@ -27,9 +27,8 @@ const READS_MAX: u32 = 4;
 impl PageFtl {
     /// The entry of a unit for its translation page.
     pub(super) fn entry(&self, cx: &Cx, lpn: Lpn) -> Entry {
-        let ppa = self.buffer.durable(self.map.get(lpn))?;
-        let (_, seq) = cx.flash.media.oob(ppa)?;
-        Some((ppa, seq))
+        let ppa = self.medium(self.map.get(lpn))?;
+        Some((ppa, self.seq_at(cx, lpn, ppa)?))
     }
 
     /// The content of a translation page if it were written now.

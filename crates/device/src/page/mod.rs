@@ -2,7 +2,8 @@
 //!
 //! The path of a write: [`accept`] puts it into the [`buffer`], [`destage`] onto pages, the machine programs these where
 //! [`frontier`] has room, and [`programmed`] makes them durable and enters them in the map. [`read`] finds the newest version;
-//! [`gc`] makes room; [`log`] makes deallocations durable; [`order`] keeps epochs; where the map is on the medium, [`look_up`]
+//! [`gc`] makes room; [`share`] lets pages share a unit; [`log`] makes
+//! deallocations and SHAREs durable; [`order`] keeps epochs; where the map is on the medium, [`look_up`]
 //! finds its pages in a cache and [`map_pages`] moves them; [`flush`] and [`range_flush`] wait for what they cover; [`scan`] and
 //! [`recover`] run after a power cut.
 //!
@@ -11,7 +12,7 @@
 //! Invariants: a write is visible to reads from its acceptance on; the old place of a page stays valid until the new version is
 //! programmed, and until the record is logged if the page was deallocated (contract §7.1).
 //!
-//! Modules of data (`buffer`, `tags`, `collection`, `pending`, `frontier`, `work`, `map_cache`, `map_area`) import no sibling that
+//! Modules of data (`buffer`, `tags`, `collection`, `pending`, `frontier`, `work`, `map_cache`, `map_area`, `virtual_pages`, `sharing`) import no sibling that
 //! acts; modules that act import [`ftl`], where all of the state is put together.
 
 mod accept;
@@ -42,7 +43,10 @@ mod range_flush;
 mod read;
 mod recover;
 mod scan;
+mod share;
+mod sharing;
 mod tags;
+mod virtual_pages;
 mod work;
 
 pub use content::UNREADABLE;

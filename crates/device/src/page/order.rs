@@ -421,7 +421,7 @@ impl PageFtl {
 
     /// The log has advanced: counts the deallocations that are durable, and lets streams proceed.
     pub(super) fn orders_advanced(&mut self) {
-        let durable = self.log.durable_trims();
+        let durable = self.log.durable_changes();
         for stream in self.orders.streams.values_mut() {
             for epoch in &mut stream.epochs {
                 let before = epoch.trims.len();
@@ -487,10 +487,8 @@ impl PageFtl {
             return false;
         }
         let Some(member) = cx.flash.media.member(ppa) else { return false };
-        let new = cx.flash.media.oob(ppa).is_some_and(|(_, seq)| seq > self.orders.since);
-        let Some(stream) = self.orders.streams.get_mut(&member.stream).filter(|_| new) else { return false };
-        let counts = member.epoch >= stream.base();
-        if counts {
+        let counts = self.orders.counts_member(Some(member), cx.flash.media.oob(ppa));
+        if counts && let Some(stream) = self.orders.streams.get_mut(&member.stream) {
             stream.epoch(member.epoch).counted.insert(ppa);
             self.orders.counted += 1;
             self.orders.kept.insert(ppa, Kept::Counted(member.stream, member.epoch));

@@ -4,17 +4,19 @@
 
 use super::buffer::{Place, SlotState, Superseded};
 use super::content::LOST;
-use super::frontier::{PageUnit, PageWrite};
+use super::frontier::{PageUnit, PageWrite, page_of};
 use super::ftl::{Cx, PageFtl};
 use super::job::{Job, Op as NandOp};
 use super::work::Due;
-use crate::flash::{Class, Frontier, OpKind, Owner, Placer, Purpose, UNBOUND, UnitImage, wordline_start};
+use crate::flash::{Class, Frontier, OpKind, Placer, Purpose, UNBOUND, UnitImage, wordline_start};
 use crate::front::Active;
 use crate::geometry::PageAddr;
 use crate::planted::PlantedBug;
 use crate::slab::Slab;
 use flashweir_core::command::StreamId;
 use flashweir_core::{DeviceError, Lpn, Ppa};
+use flashweir_ftl::map_log::Pin;
+use flashweir_ftl::map_records::Record;
 use flashweir_ftl::recovery::Member;
 use flashweir_ftl::{BlockId, MapWord, PlaneId};
 
@@ -24,9 +26,8 @@ impl PageFtl {
         if self.space.pages[page as usize].frontier == Frontier::User {
             self.space.queued_pages -= 1;
             for unit in &self.space.pages[page as usize].units {
-                match self.buffer.place(self.buffer.slot(unit.slot).under) {
-                    Place::Unit(old) => cx.flash.blocks.prefetch(old),
-                    Place::Nowhere | Place::Slot(_) => {}
+                if let Place::Unit(old) = self.buffer.place(self.buffer.slot(unit.slot).under) {
+                    cx.flash.blocks.prefetch(old);
                 }
             }
         }
@@ -60,7 +61,7 @@ impl PageFtl {
             cx.flash.media.program(at, opened, images.drain(..));
             self.images = images;
         } else {
-            let image = |unit: &PageUnit| UnitImage::without_content(Owner::Lpn(unit.lpn), unit.seq);
+            let image = |unit: &PageUnit| UnitImage::without_content(unit.owner(), unit.seq);
             cx.flash.media.program(at, opened, write.units.iter().map(image));
         }
     }
@@ -69,7 +70,12 @@ impl PageFtl {
     fn member_image(&self, cx: &Cx, write: &PageWrite, unit: &PageUnit) -> Option<Member> {
         match write.frontier {
             Frontier::User => self.member_of(cx, unit.slot),
-            Frontier::Gc => cx.flash.media.member(unit.source),
+            // A copy that is another version than its source stands for no member; see `may_collapse`.
+            Frontier::Gc => cx
+                .flash
+                .media
+                .member(unit.source)
+                .filter(|_| cx.flash.media.oob(unit.source) == Some((unit.owner(), unit.seq))),
         }
     }
 
@@ -82,7 +88,7 @@ impl PageFtl {
                 Frontier::Gc => cx.flash.media.payload(unit.source).unwrap_or(LOST),
             };
             UnitImage {
-                owner: Owner::Lpn(unit.lpn),
+                owner: unit.owner(),
                 seq: unit.seq,
                 member: self.member_image(cx, write, unit),
                 payload,
@@ -97,10 +103,9 @@ impl PageFtl {
         let first = u64::from(block.0) * u64::from(geometry.units_per_block());
         let units = (0..geometry.units_per_block()).filter_map(|unit| {
             let ppa = Ppa(first + u64::from(unit));
-            match media.oob(ppa) {
-                Some((Owner::Lpn(lpn), seq)) => Some((unit, lpn, seq, media.member(ppa))),
-                _ => None,
-            }
+            let (owner, seq) = media.oob(ppa)?;
+            let (lpn, hidden) = page_of(owner)?;
+            Some((Record::Unit { unit, lpn, seq, hidden }, media.member(ppa)))
         });
         self.log.add_summary(block, self.space.opened(block), units);
     }
@@ -235,7 +240,7 @@ impl PageFtl {
             let ppa = cx.geometry.ppa(at, i as u32);
             match frontier {
                 Frontier::User => streams.extend(self.unit_durable(cx, unit.slot, ppa)),
-                Frontier::Gc => self.relocate(cx, unit.lpn, unit.source, ppa),
+                Frontier::Gc => self.relocate(cx, unit, ppa),
             }
         }
         streams.dedup();
@@ -271,17 +276,19 @@ impl PageFtl {
         let needed = match superseded {
             Superseded::No => true,
             // The deallocation is not durable yet: until then this version must not be lost.
-            Superseded::ByTrim(trim) => cx.keeps_metadata() && trim > self.log.durable_trims(),
+            Superseded::ByChange(trim) => cx.keeps_metadata() && trim > self.log.durable_changes(),
             Superseded::ByWrite => false,
+            Superseded::Hidden => true,
         };
         if !kept && (needed || counts) {
             cx.flash.blocks.set_valid(ppa);
         }
         match superseded {
             Superseded::No => self.install(cx, lpn, slot, ppa),
-            Superseded::ByTrim(_) if needed => self.log.pin(ppa),
+            Superseded::Hidden => self.copy_ended(lpn, Some(ppa)),
+            Superseded::ByChange(_) if needed => self.log.pin(Pin::Place(ppa)),
             _ if kept || counts => self.outdate(cx, ppa),
-            Superseded::ByWrite | Superseded::ByTrim(_) => {}
+            Superseded::ByWrite | Superseded::ByChange(_) => {}
         }
         self.stop_waiting(cx, slot, None);
         self.buffer.release(slot);
@@ -325,6 +332,11 @@ impl PageFtl {
                     self.outdate(cx, old);
                     break;
                 }
+                Place::Shared(vpid) => {
+                    let since = self.virtual_pages.owner_since(vpid, lpn, u64::MAX);
+                    self.release_owner(cx, vpid, lpn, since);
+                    break;
+                }
             }
         }
         let word = self.buffer.word(slot);
@@ -341,7 +353,7 @@ impl PageFtl {
         }
         loop {
             match self.buffer.place(word) {
-                Place::Nowhere | Place::Unit(_) => return false,
+                Place::Nowhere | Place::Unit(_) | Place::Shared(_) => return false,
                 Place::Slot(slot) => {
                     let under = &mut self.buffer.slot_mut(slot).under;
                     if *under == old {

@@ -13,7 +13,7 @@
 
 use super::buffer::{Place, Slot, SlotState, Superseded};
 use super::ftl::{Cx, PageFtl};
-use super::pending::{PendingFlush, VolatileTrim};
+use super::pending::{PendingFlush, VolatileChange};
 use super::tags::Owners;
 use super::work::Due;
 use crate::config::RangeFlushSupport;
@@ -22,7 +22,7 @@ use crate::front::Span;
 use crate::planted::PlantedBug;
 use flashweir_core::command::{RangeFlush, Tag};
 use flashweir_core::{DeviceError, Lpn, Op};
-use flashweir_ftl::recovery::TrimRecord;
+use flashweir_ftl::recovery::Change;
 
 /// The selection of a range flush, in mapping units.
 struct Selector<'a> {
@@ -76,13 +76,13 @@ impl PageFtl {
             cx.part_done(at);
             return;
         }
-        let trims_upto = self.volatile_trim(cx, &selector);
+        let changes_upto = self.volatile_change(cx, &selector);
         let units_left = targets.len() as u32;
-        let waits = (units_left > 0 || trims_upto > 0) && !cx.has_planted(PlantedBug::EarlyRangeFlush);
+        let waits = (units_left > 0 || changes_upto > 0) && !cx.has_planted(PlantedBug::EarlyRangeFlush);
         if waits {
-            cx.trace().record(|| Traced::Waits { command: at, units: units_left, log: trims_upto > 0 });
+            cx.trace().record(|| Traced::Waits { command: at, units: units_left, log: changes_upto > 0 });
             targets.iter().for_each(|slot| self.buffer.wait(*slot, at));
-            self.flushes.push(PendingFlush { command: at, upto: 0, units_left, trims_upto });
+            self.flushes.push(PendingFlush { command: at, upto: 0, units_left, changes_upto });
         }
         let mut closure = targets.clone();
         for slot in targets {
@@ -95,7 +95,7 @@ impl PageFtl {
         self.work.set(Due::Release);
         self.work.complete_wordlines_of(&closure);
         self.settle_all();
-        if trims_upto > 0 {
+        if changes_upto > 0 {
             self.want_log();
             self.work.set(Due::Log);
         }
@@ -140,7 +140,7 @@ impl PageFtl {
                 while let Some(lpn) = self.map.next_present(at, Lpn(end)) {
                     match self.buffer.place(self.map.get(lpn)) {
                         Place::Slot(slot) => slots.push(slot),
-                        Place::Nowhere | Place::Unit(_) => {}
+                        Place::Nowhere | Place::Unit(_) | Place::Shared(_) => {}
                     }
                     at = Lpn(lpn.0 + 1);
                 }
@@ -169,40 +169,40 @@ impl PageFtl {
         slots
     }
 
-    /// Sequence number of the newest volatile deallocation that is selected; 0 if there is none.
-    fn volatile_trim(&mut self, cx: &mut Cx, selector: &Selector<'_>) -> u64 {
-        self.forget_durable_trims();
+    /// Sequence number of the newest volatile deallocation or SHARE that is selected; 0 if there is none. The log makes records
+    /// durable in order, and those of one SHARE together.
+    fn volatile_change(&mut self, cx: &mut Cx, selector: &Selector<'_>) -> u64 {
+        self.forget_durable_changes();
         if cx.has_planted(PlantedBug::RangeForgetsTrims) {
             return 0;
         }
-        let selected = |trim: &&VolatileTrim| {
-            selector.meets(trim.first(), trim.end()) || trim.owners.match_any(selector.tags)
+        let selected = |change: &&VolatileChange| {
+            change.any(|first, end| selector.meets(first, end)) || change.owners.match_any(selector.tags)
         };
-        self.volatile_trims.iter().filter(selected).map(|trim| trim.record.seq).max().unwrap_or(0)
+        self.volatile_changes.iter().filter(selected).map(|change| change.change.seq()).max().unwrap_or(0)
     }
 
-    /// Remembers a deallocation until its record is durable.
-    pub(super) fn note_volatile_trim(&mut self, cx: &mut Cx, record: TrimRecord, owners: Owners) {
+    /// Remembers a deallocation or SHARE until its record is durable.
+    pub(super) fn note_volatile_change(&mut self, cx: &mut Cx, change: Change, owners: Owners) {
         if cx.config.buffer.range_flush != RangeFlushSupport::None && !cx.is_protected() {
-            self.forget_durable_trims();
-            self.volatile_trims.push_back(VolatileTrim { record, owners });
+            self.forget_durable_changes();
+            self.volatile_changes.push_back(VolatileChange { change, owners });
         }
     }
 
     /// A deallocation of pages that are already deallocated has no record of its own: it is durable when the earlier deallocations
     /// of the same pages are, so its owners become owners of these as well.
-    pub(super) fn own_volatile_trims(&mut self, first: u64, end: u64, owners: &Owners) {
-        for trim in
-            self.volatile_trims.iter_mut().filter(|trim| trim.first().max(first) < trim.end().min(end))
-        {
-            trim.owners.unite(owners);
+    pub(super) fn own_volatile_changes(&mut self, first: u64, end: u64, owners: &Owners) {
+        let meets = |from: u64, to: u64| from.max(first) < to.min(end);
+        for change in self.volatile_changes.iter_mut().filter(|change| change.any(meets)) {
+            change.owners.unite(owners);
         }
     }
 
-    fn forget_durable_trims(&mut self) {
-        let durable = self.log.durable_trims();
-        while self.volatile_trims.front().is_some_and(|trim| trim.record.seq <= durable) {
-            self.volatile_trims.pop_front();
+    fn forget_durable_changes(&mut self) {
+        let durable = self.log.durable_changes();
+        while self.volatile_changes.front().is_some_and(|change| change.change.seq() <= durable) {
+            self.volatile_changes.pop_front();
         }
     }
 

@@ -74,7 +74,11 @@ impl PageFtl {
         let mut cached = 0;
         let mut page: Option<(PageAddr, Ppa, u32)> = None;
         for unit in first..end {
-            match self.buffer.place(self.map.get(Lpn(unit))) {
+            let place = match self.buffer.place(self.map.get(Lpn(unit))) {
+                Place::Shared(vpid) => Place::Unit(self.virtual_pages.place(vpid)),
+                place => place,
+            };
+            match place {
                 Place::Unit(ppa) => {
                     let addr = cx.geometry.page_of(ppa).0;
                     match &mut page {
@@ -88,7 +92,7 @@ impl PageFtl {
                     }
                 }
                 Place::Slot(_) => cached += 1,
-                Place::Nowhere => {}
+                Place::Nowhere | Place::Shared(_) => {}
             }
         }
         if let Some((_, ppa, units)) = page {

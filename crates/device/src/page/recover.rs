@@ -4,8 +4,8 @@
 //! Invariants: no step destroys what the fold needed before the new checkpoint is complete; a power cut between or inside the steps
 //! leaves a medium from which recovery begins anew.
 
-use super::buffer::Place;
 use super::content::LOST;
+use super::frontier::page_of;
 use super::ftl::{Cx, PageFtl};
 use super::scan::{BOOT_GAP, Scan};
 use crate::firmware::{Plan, boot};
@@ -16,7 +16,7 @@ use crate::planted::PlantedBug;
 use flashweir_core::{Lpn, Payload, Ppa};
 use flashweir_ftl::map_page::Entry;
 use flashweir_ftl::map_records::GroupKind;
-use flashweir_ftl::recovery::Fold;
+use flashweir_ftl::recovery::{ContentId, Fold, Mapping};
 use flashweir_ftl::{BlockId, BlockState, MapWord, PlaneId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -75,11 +75,35 @@ fn restore(ftl: &mut PageFtl, cx: &mut Cx, fold: &Fold) {
         let is_data = cx.flash.blocks.state(block) == BlockState::Free;
         cx.flash.blocks.restore(block, erases, used && is_data);
     }
+    // Places that some page has because of a SHARE, and all pages that have them.
+    let claimed = |mapping: &Mapping| fold.content_of(mapping.lpn).is_some();
+    let mut shared: BTreeMap<Ppa, Vec<(Lpn, u64)>> =
+        fold.mappings().filter(claimed).map(|mapping| (mapping.ppa, Vec::new())).collect();
     for mapping in fold.mappings() {
+        if let Some(owners) = shared.get_mut(&mapping.ppa) {
+            owners.push((mapping.lpn, mapping.seq));
+            continue;
+        }
         ftl.map.replace(mapping.lpn, MapWord::Direct(mapping.ppa));
         // Two logical pages have the same place only if a planted bug brought back an old mapping.
         if cx.planted.is_none() || !cx.flash.blocks.is_valid(mapping.ppa) {
             cx.flash.blocks.set_valid(mapping.ppa);
+        }
+    }
+    for (ppa, owners) in shared {
+        cx.flash.blocks.set_valid(ppa);
+        let (owner, seq) = cx.flash.media.oob(ppa).expect("the unit was found");
+        if let [(lpn, since)] = owners[..]
+            && seq == since
+            && page_of(owner).is_some_and(|(named, _)| named == lpn)
+        {
+            ftl.map.replace(lpn, MapWord::Direct(ppa));
+            continue;
+        }
+        let vpid = ftl.virtual_pages.add(ppa, ContentId::new(owner, seq));
+        for (lpn, since) in owners {
+            ftl.virtual_pages.add_owner(vpid, lpn, since);
+            ftl.map.replace(lpn, MapWord::Shared(vpid));
         }
     }
 }
@@ -166,31 +190,25 @@ fn restore_saved(ftl: &mut PageFtl, cx: &mut Cx, save: &SaveArea, fold: &Fold) {
 }
 
 /// Plans the program of one page of survivors.
-fn program(
-    ftl: &mut PageFtl,
-    cx: &mut Cx,
-    plane: PlaneId,
-    units: &[(Lpn, u64, Payload)],
-    steps: &mut Vec<Step>,
-) {
+fn program(ftl: &mut PageFtl, cx: &mut Cx, plane: PlaneId, units: &[Survivor], steps: &mut Vec<Step>) {
     let frontier = Frontier::Gc;
     ftl.space.offer(&cx.flash.blocks, plane, frontier).expect("a plane keeps free blocks in reserve");
     let at = ftl.space.bind(&mut cx.flash.blocks, plane, frontier);
     ftl.space.program_ended(plane, frontier);
-    for ((lpn, _, _), unit) in units.iter().zip(0..) {
+    for (survivor, unit) in units.iter().zip(0..) {
         let ppa = cx.geometry.ppa(at, unit);
-        match ftl.buffer.place(ftl.map.replace(*lpn, MapWord::Direct(ppa))) {
-            Place::Nowhere => {}
-            Place::Slot(_) => unreachable!("the buffer is empty until everything is planned"),
-            Place::Unit(old) => cx.flash.blocks.set_invalid(old),
-        }
+        cx.flash.blocks.set_invalid(survivor.source);
         cx.flash.blocks.set_valid(ppa);
+        match ftl.virtual_pages.at(survivor.source) {
+            Some(vpid) => ftl.virtual_pages.moved(vpid, ppa),
+            None => _ = ftl.map.replace(survivor.lpn, MapWord::Direct(ppa)),
+        }
     }
-    let image = |(lpn, seq, payload): &(Lpn, u64, Payload)| UnitImage {
-        owner: Owner::Lpn(*lpn),
-        seq: *seq,
+    let image = |survivor: &Survivor| UnitImage {
+        owner: survivor.owner,
+        seq: survivor.seq,
         member: None,
-        payload: payload.clone(),
+        payload: survivor.payload.clone(),
     };
     let opened = ftl.space.opened(at.block);
     steps.push(Step::Program { at, opened, units: units.iter().map(image).collect() });
@@ -224,15 +242,26 @@ fn collect_short(ftl: &mut PageFtl, cx: &mut Cx, steps: &mut Vec<Step>) -> Vec<B
     victims
 }
 
+/// A valid unit of a victim.
+struct Survivor {
+    lpn: Lpn,
+    owner: Owner,
+    seq: u64,
+    payload: Payload,
+    source: Ppa,
+}
+
 /// The valid units of a block.
-fn survivors(cx: &Cx, block: BlockId) -> Vec<(Lpn, u64, Payload)> {
+fn survivors(cx: &Cx, block: BlockId) -> Vec<Survivor> {
     let first = cx.geometry.ppa(PageAddr { block, page: 0 }, 0).0;
     let units = (first..first + u64::from(cx.geometry.units_per_block())).map(Ppa);
     let valid = units.filter(|ppa| cx.flash.blocks.is_valid(*ppa));
     valid
-        .filter_map(|ppa| match cx.flash.media.oob(ppa)? {
-            (Owner::Lpn(lpn), seq) => Some((lpn, seq, cx.flash.media.payload(ppa).unwrap_or(LOST))),
-            _ => None,
+        .filter_map(|source| {
+            let (owner, seq) = cx.flash.media.oob(source)?;
+            let (lpn, _) = page_of(owner)?;
+            let payload = cx.flash.media.payload(source).unwrap_or(LOST);
+            Some(Survivor { lpn, owner, seq, payload, source })
         })
         .collect()
 }

@@ -2,6 +2,7 @@
 //!
 //! Deliberately absent: writing, which [`super::recover`] plans.
 
+use super::frontier::page_of;
 use super::map_pages::map_page_at;
 use crate::config::{DeviceConfig, PersistPolicy};
 use crate::firmware::DeviceOptions;
@@ -12,19 +13,12 @@ use flashweir_core::{Lpn, Payload, Ppa};
 use flashweir_ftl::BlockId;
 use flashweir_ftl::map_page::Entry;
 use flashweir_ftl::map_records::{GroupKind, PageHeader, Record, decode};
-use flashweir_ftl::recovery::{EpochFold, Fold, Mapping, Member, TrimRecord};
+use flashweir_ftl::recovery::{Change, Claim, ContentId, EpochFold, Fold, Mapping, Member, ShareRecord};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Distance by which the sequence numbers and block openings of a new boot exceed those that were found: more than can have been
 /// given to versions that cannot be read.
 pub(super) const BOOT_GAP: u64 = 1 << 24;
-
-/// Sets the place in an epoch of the last deallocation.
-fn set_member(trims: &mut [FoundTrim], member: &Member) {
-    if let Some(trim) = trims.last_mut() {
-        trim.1 = Some(*member);
-    }
-}
 
 /// A metadata group that was found.
 #[derive(Debug)]
@@ -36,19 +30,74 @@ pub(super) struct Group {
     pub(super) pages: BTreeMap<u32, Vec<Record>>,
 }
 
-/// A unit as a summary names it: its number in the block, page, sequence number, place in an epoch.
-type SummaryUnit = (u32, Lpn, u64, Option<Member>);
+/// A unit as a summary names it: its number in the block, owner, sequence number, place in an epoch.
+type SummaryUnit = (u32, Owner, u64, Option<Member>);
+
+/// A unit that was found on the medium.
+#[derive(Debug)]
+struct FoundUnit {
+    owner: Owner,
+    seq: u64,
+    ppa: Ppa,
+    member: Option<Member>,
+}
 
 /// Units of full blocks, by block and number of its opening.
 type Summaries = BTreeMap<(BlockId, u64), Vec<SummaryUnit>>;
 
-/// A deallocation and its place in an epoch.
-type FoundTrim = (TrimRecord, Option<Member>);
+/// The changes of the map that records name, each with its place in an epoch.
+#[derive(Debug, Default)]
+struct Changes {
+    list: Vec<(Change, Option<Member>)>,
+    /// The SHARE whose claims are being read: sequence number, their number, place in an epoch.
+    share: Option<(u64, u64, Option<Member>)>,
+    claims: Vec<Claim>,
+}
+
+impl Changes {
+    /// Reads a record if it is one of a change; returns false for others. `member_of_change` says that a place in an epoch would be
+    /// that of the last change.
+    fn read(&mut self, record: &Record, member_of_change: bool) -> bool {
+        match record {
+            Record::Trim(trim) => {
+                self.end_share(false);
+                self.list.push((Change::Trim(*trim), None));
+            }
+            Record::Share { seq, claims } => {
+                self.end_share(false);
+                self.share = Some((*seq, *claims, None));
+            }
+            Record::Claim(claim) => self.claims.push(*claim),
+            Record::At(place) => {
+                if let Some(claim) = self.claims.last_mut() {
+                    claim.place = Some(*place);
+                }
+            }
+            Record::Member(member) if member_of_change => match (&mut self.share, self.list.last_mut()) {
+                (Some(share), _) => share.2 = Some(*member),
+                (None, Some(last)) => last.1 = Some(*member),
+                (None, None) => {}
+            },
+            _ => return false,
+        }
+        true
+    }
+
+    /// Adds the SHARE whose claims were read if all of them are there, or in any case.
+    fn end_share(&mut self, any: bool) {
+        let claims = std::mem::take(&mut self.claims);
+        if let Some((seq, number, member)) = self.share.take()
+            && (claims.len() as u64 == number || any)
+        {
+            self.list.push((Change::Share(ShareRecord { seq, claims: claims.into() }), member));
+        }
+    }
+}
 
 /// The record before a record that describes its subject further.
 enum Before {
     Nothing,
-    Trim,
+    Change,
     Unit((BlockId, u64)),
 }
 
@@ -141,70 +190,94 @@ impl<'a> Scan<'a> {
         let mut openings = 0;
         let mut open = Vec::new();
         let mut entries: Vec<(Lpn, Entry)> = Vec::new();
-        let mut trims: Vec<FoundTrim> = Vec::new();
+        let mut contents: Vec<(Claim, u64)> = Vec::new();
+        let mut changes = Changes::default();
         let mut epochs = EpochFold::default();
         for record in checkpoint.iter().flat_map(|n| self.groups[n].pages.values().flatten()) {
+            if changes.read(record, true) {
+                continue;
+            }
             match record {
                 Record::Checkpoint { horizon: h, openings: o, maps } => {
                     (horizon, openings, self.maps) = (*h, *o, *maps);
                 }
                 Record::Open(block) => open.push(*block),
                 Record::Mapping(Mapping { lpn, ppa, seq }) => entries.push((*lpn, Some((*ppa, *seq)))),
+                Record::Content(content) => {
+                    if let Some((lpn, Some((_, seq)))) = entries.last() {
+                        contents.push((Claim { lpn: *lpn, content: *content, place: None }, *seq));
+                    }
+                }
                 Record::Gone(lpn) => entries.push((*lpn, None)),
                 Record::MapPage { page, ppa, number } => _ = self.directory.insert(*page, (*ppa, *number)),
-                Record::Trim(trim) => trims.push((*trim, None)),
-                Record::Member(member) => set_member(&mut trims, member),
                 Record::Complete { stream, epoch } => epochs.complete(*stream, *epoch),
-                Record::Summary { .. } | Record::Unit { .. } => {}
+                _ => {}
             }
         }
+        changes.end_share(false);
         self.openings_max = openings;
         let region = checkpoint.map_or(0, |n| self.groups[&n].region);
         let believe_torn = self.has_planted(PlantedBug::TornLogGroup);
+        let believe_half = self.has_planted(PlantedBug::HalfShareRecovered);
         let log: Vec<Record> = self
             .groups
             .iter()
             .filter(|(n, g)| g.kind == GroupKind::Log && g.region == region && **n > checkpoint.unwrap_or(0))
-            .filter(|(_, g)| complete(g) || believe_torn)
+            .filter(|(_, g)| complete(g) || believe_torn || believe_half)
             .flat_map(|(_, g)| g.pages.values().flatten().copied())
             .collect();
         let mut summaries: Summaries = BTreeMap::new();
         let mut before = Before::Nothing;
         for record in log {
+            if changes.read(&record, matches!(before, Before::Change)) {
+                before = Before::Change;
+                continue;
+            }
             match record {
-                Record::Trim(trim) => {
-                    trims.push((trim, None));
-                    before = Before::Trim;
-                }
                 Record::Summary { block, opened, .. } => {
                     before = Before::Unit((block, opened));
                     summaries.insert((block, opened), Vec::new());
                 }
-                Record::Unit { unit, lpn, seq } => {
+                Record::Unit { unit, lpn, seq, hidden } => {
                     if let Before::Unit(key) = before
                         && let Some(units) = summaries.get_mut(&key)
                     {
-                        units.push((unit, lpn, seq, None));
+                        let owner = if hidden { Owner::Vpid(lpn.0) } else { Owner::Lpn(lpn) };
+                        units.push((unit, owner, seq, None));
                     }
                 }
-                Record::Member(member) => match before {
-                    Before::Nothing => {}
-                    Before::Trim => set_member(&mut trims, &member),
-                    Before::Unit(key) => {
-                        if let Some(unit) = summaries.get_mut(&key).and_then(|units| units.last_mut()) {
-                            unit.3 = Some(member);
-                        }
+                Record::Member(member) => {
+                    if let Before::Unit(key) = before
+                        && let Some(unit) = summaries.get_mut(&key).and_then(|units| units.last_mut())
+                    {
+                        unit.3 = Some(member);
                     }
-                },
+                }
                 Record::Complete { stream, epoch } => epochs.complete(stream, epoch),
                 Record::MapPage { page, ppa, number } => {
                     self.directory.insert(page, (ppa, number));
                     self.logged_pages.insert(page);
                 }
-                Record::Mapping(_) | Record::Gone(_) | Record::Checkpoint { .. } | Record::Open(_) => {}
+                _ => {}
             }
         }
+        changes.end_share(believe_half);
+        if let Some(save) = self.media.save_area() {
+            changes.list.extend(save.trims.iter().map(|trim| (Change::Trim(*trim), None)));
+            changes.list.extend(save.shares.iter().map(|share| (Change::Share(share.clone()), None)));
+        }
         let mut fold = Fold::new(self.geometry.user_units, horizon);
+        contents.into_iter().for_each(|(claim, seq)| fold.claim(claim, seq));
+        for (change, _) in &changes.list {
+            if let Change::Share(share) = change {
+                share.claims.iter().for_each(|claim| fold.claim(*claim, share.seq));
+            }
+        }
+        for claim in changes.list.iter().flat_map(|(change, _)| change.claims()) {
+            if let Some(place) = claim.place.filter(|place| self.holds(*place, claim.content)) {
+                fold.found_content(claim.content, place);
+            }
+        }
         let trusted = self.classify(openings, &open);
         for mapping in self.mappings(entries) {
             let block = self.geometry.block_of(mapping.ppa).0;
@@ -223,15 +296,16 @@ impl<'a> Scan<'a> {
         for (opened, block) in untrusted {
             self.find_in_block(block, opened, &summaries, &mut found);
         }
-        for (version, member) in &found {
-            if let Some(member) = member.filter(|_| version.seq > horizon) {
-                epochs.found(&member, version.seq, version.lpn.0);
-                self.counted.insert(self.geometry.block_of(version.ppa).0);
+        for unit in &found {
+            if let (Some(member), Owner::Lpn(lpn)) = (unit.member.filter(|_| unit.seq > horizon), unit.owner)
+            {
+                epochs.found(&member, unit.seq, lpn.0);
+                self.counted.insert(self.geometry.block_of(unit.ppa).0);
             }
         }
-        for (trim, member) in &trims {
-            if let Some(member) = member.filter(|_| trim.seq > horizon) {
-                epochs.found(&member, trim.seq, u64::MAX);
+        for (change, member) in &changes.list {
+            if let Some(member) = member.filter(|_| change.seq() > horizon) {
+                epochs.found(&member, change.seq(), u64::MAX);
             }
         }
         let limits = match self.config.order.policy {
@@ -239,16 +313,21 @@ impl<'a> Scan<'a> {
             _ => epochs.by_count(),
         };
         let unchecked = self.has_planted(PlantedBug::OrderUnchecked);
-        for (version, member) in found {
-            match member.filter(|_| version.seq > horizon) {
-                Some(member) if !limits.admit(&member) && !unchecked => fold.discarded(version.seq),
-                _ => fold.found(version),
+        for FoundUnit { owner, seq, ppa, member } in found {
+            fold.found_content(ContentId::new(owner, seq), ppa);
+            let Owner::Lpn(lpn) = owner else { continue };
+            match member.filter(|_| seq > horizon) {
+                Some(member) if !limits.admit(&member) && !unchecked => fold.discarded(seq),
+                _ => fold.found(Mapping { lpn, ppa, seq }),
             }
         }
-        if let Some(save) = self.media.save_area() {
-            trims.extend(save.trims.iter().map(|trim| (*trim, None)));
+        fold.settle_claims();
+        for (change, _) in changes.list {
+            match change {
+                Change::Trim(trim) => fold.trim(trim),
+                Change::Share(share) => fold.discarded(share.seq),
+            }
         }
-        trims.into_iter().for_each(|(trim, _)| fold.trim(trim));
         (fold, checkpoint)
     }
 
@@ -290,6 +369,14 @@ impl<'a> Scan<'a> {
         units.filter_map(mapping).collect()
     }
 
+    /// Whether a unit still has the content that it had when a SHARE named it.
+    fn holds(&mut self, place: Ppa, content: ContentId) -> bool {
+        let at = self.geometry.page_of(place).0;
+        self.note_read(at.block);
+        let is_good = self.media.page_state(at) == PageState::Good;
+        is_good && self.media.oob(place).is_some_and(|(owner, seq)| ContentId::new(owner, seq) == content)
+    }
+
     /// Decides for which blocks the checkpoint vouches: those that were closed before it was taken and not opened since.
     ///
     /// Everything that an unfinished recovery wrote is a copy of data that are still in the save area or elsewhere on the medium,
@@ -317,7 +404,7 @@ impl<'a> Scan<'a> {
         block: BlockId,
         opened: u64,
         summaries: &Summaries,
-        found: &mut Vec<(Mapping, Option<Member>)>,
+        found: &mut Vec<FoundUnit>,
     ) {
         let first = self.geometry.ppa(PageAddr { block, page: 0 }, 0).0;
         let believed = match self.has_planted(PlantedBug::StaleSummary) {
@@ -325,10 +412,13 @@ impl<'a> Scan<'a> {
             false => summaries.get(&(block, opened)),
         };
         if let Some(units) = believed {
-            let version = |&(unit, lpn, seq, member): &SummaryUnit| {
-                (Mapping { lpn, ppa: Ppa(first + u64::from(unit)), seq }, member)
+            let found_unit = |&(unit, owner, seq, member): &SummaryUnit| FoundUnit {
+                owner,
+                seq,
+                ppa: Ppa(first + u64::from(unit)),
+                member,
             };
-            found.extend(units.iter().map(version));
+            found.extend(units.iter().map(found_unit));
             return;
         }
         for page in 0..self.media.pages_written(block) {
@@ -339,8 +429,10 @@ impl<'a> Scan<'a> {
             }
             for unit in 0..self.geometry.units_per_page {
                 let ppa = self.geometry.ppa(at, unit);
-                if let Some((Owner::Lpn(lpn), seq)) = self.media.oob(ppa) {
-                    found.push((Mapping { lpn, ppa, seq }, self.media.member(ppa)));
+                if let Some((owner, seq)) = self.media.oob(ppa)
+                    && page_of(owner).is_some()
+                {
+                    found.push(FoundUnit { owner, seq, ppa, member: self.media.member(ppa) });
                 }
             }
         }

@@ -6,9 +6,9 @@
 //! `volume.toml` names.
 
 use flashweir_core::command::StreamId;
-use flashweir_core::{Lpn, Payload};
+use flashweir_core::{Lpn, Payload, Ppa};
 use flashweir_device::flash::{BlockHealth, Owner, Saved};
-use flashweir_ftl::recovery::{Member, TrimRecord};
+use flashweir_ftl::recovery::{Claim, ContentId, Member, ShareRecord, TrimRecord};
 use std::sync::Arc;
 
 /// Version of the format that is written.
@@ -219,10 +219,11 @@ pub(crate) fn page_record_bytes(format: Format, units: u32) -> usize {
     PAGE_HEADER_BYTES + units as usize * format.unit_bytes() + TRAILER_BYTES
 }
 
-// Kinds of owner, as in the out-of-band area of a device of flash. Shared pages (2), segments (3) and what a host
-// keeps on an open channel (4) have their places; this program has no firmware that writes them.
+// Kinds of owner, as in the out-of-band area of a device of flash. Segments (3) and what a host keeps on an open channel
+// (4) have their places; this program has no firmware that writes them.
 const OWNER_FILLER: u8 = 0;
 const OWNER_LPN: u8 = 1;
+const OWNER_SHARED: u8 = 2;
 const OWNER_META: u8 = 7;
 
 const FLAG_MEMBER: u16 = 1 << 0;
@@ -258,7 +259,8 @@ fn encode_unit(unit: &UnitRecord, out: &mut [u8]) {
         Owner::Pad => (OWNER_FILLER, 0),
         Owner::Lpn(lpn) => (OWNER_LPN, lpn.0),
         Owner::Meta => (OWNER_META, 0),
-        Owner::Vpid(_) | Owner::Seg { .. } => {
+        Owner::Vpid(number) => (OWNER_SHARED, number),
+        Owner::Seg { .. } => {
             unreachable!(
                 "a volume is of a firmware that this format reads, and none of those writes {:?}",
                 unit.owner
@@ -339,6 +341,7 @@ fn decode_unit(bytes: &[u8]) -> Option<UnitRecord> {
     let owner = match (bytes[0], u64_at(bytes, 16)) {
         (OWNER_FILLER, 0) => Owner::Pad,
         (OWNER_LPN, lpn) => Owner::Lpn(Lpn(lpn)),
+        (OWNER_SHARED, number) => Owner::Vpid(number),
         (OWNER_META, 0) => Owner::Meta,
         _ => return None,
     };
@@ -389,12 +392,34 @@ pub(crate) enum JournalRecord {
     Saved(Saved),
 }
 
+/// Bytes of a claim of a SHARE: page, owner and sequence number of its content, and one more than its place, or 0.
+const CLAIM_BYTES: usize = 32;
+
+fn encode_claim(claim: &Claim) -> [u8; CLAIM_BYTES] {
+    let mut bytes = [0; CLAIM_BYTES];
+    put(&mut bytes, 0, claim.lpn.0.to_le_bytes());
+    put(&mut bytes, 8, claim.content.owner().pack().to_le_bytes());
+    put(&mut bytes, 16, claim.content.seq.to_le_bytes());
+    put(&mut bytes, 24, claim.place.map_or(0, |place| place.0 + 1).to_le_bytes());
+    bytes
+}
+
+fn decode_claim(bytes: &[u8]) -> Claim {
+    let content = ContentId::new(Owner::unpack(u64_at(bytes, 8)), u64_at(bytes, 16));
+    Claim { lpn: Lpn(u64_at(bytes, 0)), content, place: u64_at(bytes, 24).checked_sub(1).map(Ppa) }
+}
+
 /// Appends a record of the journal with number `epoch`.
 pub(crate) fn encode_journal(epoch: u64, record: &JournalRecord, out: &mut Vec<u8>) {
+    let claims: Vec<u8>;
     let (kind, lpn, seq, value, bytes): (u8, u64, u64, u64, &[u8]) = match record {
         JournalRecord::Begin => (1, 0, 0, JOURNAL_VERSION, &[]),
         JournalRecord::Complete => (2, 0, 0, 0, &[]),
         JournalRecord::Saved(Saved::Trim(trim)) => (3, trim.lpn.0, trim.seq, trim.count, &[]),
+        JournalRecord::Saved(Saved::Share(share)) => {
+            claims = share.claims.iter().flat_map(encode_claim).collect();
+            (7, 0, share.seq, u64::from(crc32c::crc32c(&claims)), &claims)
+        }
         JournalRecord::Saved(Saved::Unit(lpn, seq, payload)) => match payload {
             Payload::Zero => (4, lpn.0, *seq, 0, &[]),
             Payload::Tag(tag) => (5, lpn.0, *seq, *tag, &[]),
@@ -439,6 +464,10 @@ pub(crate) fn decode_journal(bytes: &[u8], epoch: Option<u64>) -> Found<(u64, Jo
         (4, 0) => unit(Payload::Zero),
         (5, 0) => unit(Payload::Tag(value)),
         (6, _) if u64::from(crc32c::crc32c(payload)) == value => unit(Payload::Bytes(Arc::from(payload))),
+        (7, _) if u64::from(crc32c::crc32c(payload)) == value && len.is_multiple_of(CLAIM_BYTES) => {
+            let claims = payload.chunks_exact(CLAIM_BYTES).map(decode_claim).collect();
+            JournalRecord::Saved(Saved::Share(ShareRecord { seq, claims }))
+        }
         _ => return Found::Damaged,
     };
     Found::Whole((found, record, JOURNAL_BYTES + len))
@@ -637,6 +666,16 @@ mod tests {
             saved(Payload::Tag(0)),
             saved(Payload::Bytes(Arc::from([1; 512]))),
             JournalRecord::Saved(Saved::Trim(TrimRecord { lpn: Lpn(1), count: 1 << 40, seq: 9 })),
+            JournalRecord::Saved(Saved::Share(ShareRecord {
+                seq: 10,
+                claims: [3, 4]
+                    .map(|lpn| Claim {
+                        lpn: Lpn(lpn),
+                        content: ContentId::new(Owner::Vpid(lpn), 7),
+                        place: (lpn == 4).then_some(Ppa(0)),
+                    })
+                    .into(),
+            })),
         ]
     }
 

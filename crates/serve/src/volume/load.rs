@@ -249,6 +249,7 @@ fn parse_journal(bytes: &[u8]) -> Result<Parsed, usize> {
                         parsed.area.units.push((lpn, seq, payload));
                     }
                     JournalRecord::Saved(Saved::Trim(trim)) => parsed.area.trims.push(trim),
+                    JournalRecord::Saved(Saved::Share(share)) => parsed.area.shares.push(share),
                 }
                 parsed.len += len;
             }

@@ -113,7 +113,7 @@ impl Opened {
         let journal = load_journal(host, clean).map_err(self.io("the journal cannot be read".into()))?;
         let (save, journal) = match journal {
             Ok((area, end)) => {
-                let empty = area.units.is_empty() && area.trims.is_empty();
+                let empty = area.is_empty();
                 ((!empty).then_some(area), end)
             }
             Err(problem) => {

@@ -273,6 +273,7 @@ impl Store for FileStore {
             put(JournalRecord::Saved(Saved::Unit(*lpn, *seq, payload.clone())));
         }
         area.trims.iter().for_each(|trim| put(JournalRecord::Saved(Saved::Trim(*trim))));
+        area.shares.iter().for_each(|share| put(JournalRecord::Saved(Saved::Share(share.clone()))));
         put(JournalRecord::Complete);
         let which = self.journal.which ^ 1;
         let part = Part::Journal(which);
