@@ -313,12 +313,14 @@ impl ModelDevice {
                 let Some(payload) = self.look(&self.newest, src) else {
                     return Err(DeviceError::SourceUnmapped { lba: Lba(src.0 * unit) });
                 };
-                if bound.insert(dst, Some(payload.clone())).is_some() {
+                if bound.insert(dst, (src, payload.clone())).is_some() {
                     return Err(DeviceError::InvalidBatch { lba: Lba(dst.0 * unit) });
                 }
             }
         }
-        Ok(bound.into_iter().collect())
+        // A page that takes over its own content does not change (share §2.3).
+        let changed = bound.into_iter().filter(|(dst, (src, _))| dst != src);
+        Ok(changed.map(|(dst, (_, payload))| (dst, Some(payload))).collect())
     }
 
     fn read_range(&self, lba: Lba, blocks: u32) -> Result<Done, DeviceError> {

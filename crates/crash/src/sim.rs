@@ -514,6 +514,8 @@ impl Sim {
             let error = format!("a source without content, unit {src}, was accepted");
             self.misbehaviour.get_or_insert(Misbehaviour::Failed { op: number, error });
         }
+        // A page that takes over its own content does not change (share §2.3).
+        let pairs: Vec<(u64, u64)> = pairs.into_iter().filter(|(dst, src)| dst != src).collect();
         let bound: Vec<Payload> = pairs.iter().map(|(_, src)| self.model[*src as usize].clone()).collect();
         let mut units = Vec::with_capacity(pairs.len());
         for ((dst, _), payload) in pairs.into_iter().zip(bound) {

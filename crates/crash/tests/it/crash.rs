@@ -323,6 +323,26 @@ fn regression_preconditioning_leaves_no_open_word_line() {
     }
 }
 
+/// Found while SHARE was built: a checkpoint vouched for the block of a copy whose SHARE was not accepted yet; a newer translation
+/// page hid the place of a content; a copy for a last owner counted as a member of its source's epoch; the place of a deallocation in
+/// an epoch was taken for that of the SHARE before it; and GC waited for a copy that waited for GC.
+#[test]
+fn regression_a_share_is_found_again_by_recovery() {
+    for found in [
+        "tiny-d4-through/2/0/0-12,14-21,28-41,43,48-49,51,55-56/c485/f/-",
+        "tiny-d4-dftl/2/0/62-75,77-78,84-86,105-106,109,111-113,115/c359/af/-",
+        "tiny-d4-ordered/4/2/17-18,30,32-39,52-53,58-59/c89/-/-",
+        "tiny-d4-ordered/123/2/2-7,10-14,16-21,23,25-26,28-29,31-35,39,41,43-44,46-47/c101/a/-",
+        "tiny-d4-failing/108/1/2-3,16-17,19,22-23,25-28,30,34-41,43-52,54-55,57,63-64/c393/-/-",
+        "tiny-d4-failing/4/1/1-11,16-17/c128/-/-",
+        // A refusal after the host had been told that the command was accepted; and pages that take over their own contents.
+        "tiny-d4-failing/7014/2/10-11,40-44,48-53,55/c747/f/-",
+        "tiny-d4-ordered/7005/1/20,22,41-42,79-80,85-90/c16/aa/-",
+    ] {
+        assert_eq!(replay(&found.parse().unwrap()).unwrap().fault, None, "{found}");
+    }
+}
+
 /// A device whose programs fail wore out after a few boots, and its refusal to write was then called a violation.
 #[test]
 fn regression_a_device_without_spare_blocks_may_refuse_but_not_forget() {

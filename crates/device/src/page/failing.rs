@@ -64,7 +64,7 @@ impl PageFtl {
             self.forget_stuck(unit.slot);
             self.buffer.release(unit.slot);
             if hidden {
-                self.copy_ended(unit.lpn, None);
+                self.copy_ended(cx, unit.lpn, None);
             }
             if lost {
                 self.lost.entry(unit.lpn).or_default().unite(&owners);

@@ -39,6 +39,7 @@ impl PageFtl {
         if !self.orders.streams.get(&id).is_some_and(|stream| stream.failed) {
             return false;
         }
+        self.give_up_share(cx, at);
         cx.accept(at);
         cx.front.commands.get_mut(at).error = Some(DeviceError::StreamFailed(id));
         cx.part_done(at);

@@ -285,7 +285,7 @@ impl PageFtl {
         }
         match superseded {
             Superseded::No => self.install(cx, lpn, slot, ppa),
-            Superseded::Hidden => self.copy_ended(lpn, Some(ppa)),
+            Superseded::Hidden => self.copy_ended(cx, lpn, Some(ppa)),
             Superseded::ByChange(_) if needed => self.log.pin(Pin::Place(ppa)),
             _ if kept || counts => self.outdate(cx, ppa),
             Superseded::ByWrite | Superseded::ByChange(_) => {}

@@ -94,8 +94,7 @@ fn restore(ftl: &mut PageFtl, cx: &mut Cx, fold: &Fold) {
         cx.flash.blocks.set_valid(ppa);
         let (owner, seq) = cx.flash.media.oob(ppa).expect("the unit was found");
         if let [(lpn, since)] = owners[..]
-            && seq == since
-            && page_of(owner).is_some_and(|(named, _)| named == lpn)
+            && page_of(owner).is_some_and(|(named, hidden)| named == lpn && (hidden || seq == since))
         {
             ftl.map.replace(lpn, MapWord::Direct(ppa));
             continue;

@@ -182,7 +182,7 @@ impl PageFtl {
             }
             cx.metrics.share_copies += 1;
             let nth = sharing.copies.len() as u32;
-            sharing.copies.push(Copied { dst, src, state: CopyState::Reading });
+            sharing.copies.push(Copied { dst, src, seq: 0, state: CopyState::Reading });
             let ppa = self.medium(self.map.get(src)).expect("the source is on the medium");
             let command = sharing.command;
             self.push_read(cx, ppa, 1, (Purpose::Merge { command }, Job::ShareRead { nth }));
@@ -191,7 +191,9 @@ impl PageFtl {
 
     /// The source of copy `nth` of the SHARE at the head of the queue was read.
     pub(super) fn share_read_done(&mut self, nth: u32) {
-        if let Some(copy) = self.sharing.as_mut().and_then(|sharing| sharing.copies.get_mut(nth as usize)) {
+        let copy = self.sharing.as_mut().and_then(|sharing| sharing.copies.get_mut(nth as usize));
+        // Not a read that an earlier SHARE, refused meanwhile, had begun.
+        if let Some(copy) = copy.filter(|copy| copy.state == CopyState::Reading) {
             copy.state = CopyState::Read;
         }
         self.work.set(Due::Admit);
@@ -222,13 +224,29 @@ impl PageFtl {
             .for_each(|copy| copy.state = CopyState::Done(to));
     }
 
-    /// A copy for the page `lpn` is durable, or lost.
-    pub(super) fn copy_ended(&mut self, lpn: Lpn, place: Option<Ppa>) {
-        let copies = self.sharing.iter_mut().flat_map(|sharing| &mut sharing.copies);
-        for copy in copies.filter(|copy| copy.dst == lpn && copy.state == CopyState::Written) {
-            copy.state = place.map_or(CopyState::Failed, CopyState::Done);
+    /// A copy for the page `lpn` is durable, or lost. Nobody needs it if its SHARE was refused meanwhile.
+    pub(super) fn copy_ended(&mut self, cx: &mut Cx, lpn: Lpn, place: Option<Ppa>) {
+        let mut copies = self.sharing.iter_mut().flat_map(|sharing| &mut sharing.copies);
+        match copies.find(|copy| copy.dst == lpn && copy.state == CopyState::Written) {
+            Some(copy) => copy.state = place.map_or(CopyState::Failed, CopyState::Done),
+            None => place.into_iter().for_each(|place| self.outdate(cx, place)),
         }
         self.work.set(Due::Admit);
+    }
+
+    /// The command at the head of the queue was refused: what was prepared for it, if it is a SHARE, is not needed.
+    pub(super) fn give_up_share(&mut self, cx: &mut Cx, at: u32) {
+        if let Some(sharing) = self.sharing.take_if(|sharing| sharing.command == at) {
+            self.drop_copies(cx, &sharing);
+        }
+    }
+
+    fn drop_copies(&mut self, cx: &mut Cx, sharing: &Sharing) {
+        for copy in &sharing.copies {
+            if let CopyState::Done(ppa) = copy.state {
+                self.outdate(cx, ppa);
+            }
+        }
     }
 
     fn go_on_copying(&mut self, cx: &mut Cx, sharing: &mut Sharing) -> Step {
@@ -239,10 +257,11 @@ impl PageFtl {
                 self.work.set(Due::Destage);
                 break;
             }
-            let seq = cx.accept(sharing.command);
+            // Its own number: the command gets one when it is accepted, and may still be refused.
+            copy.seq = cx.next_seq();
             let ppa = self.medium(self.map.get(copy.src)).expect("the source is on the medium");
             let payload = cx.flash.media.payload(ppa).unwrap_or(LOST);
-            let slot = self.buffer.insert(copy.dst, seq, payload, MapWord::Unmapped);
+            let slot = self.buffer.insert(copy.dst, copy.seq, payload, MapWord::Unmapped);
             self.buffer.slot_mut(slot).superseded = Superseded::Hidden;
             self.place(cx, slot, true);
             copy.state = CopyState::Written;
@@ -263,11 +282,7 @@ impl PageFtl {
     }
 
     fn refuse_share(&mut self, cx: &mut Cx, at: u32, sharing: &Sharing, error: DeviceError) {
-        for copy in &sharing.copies {
-            if let CopyState::Done(ppa) = copy.state {
-                self.outdate(cx, ppa);
-            }
-        }
+        self.drop_copies(cx, sharing);
         let active = cx.front.commands.get_mut(at);
         active.left = active.left.max(1);
         active.error = Some(error);
@@ -282,9 +297,11 @@ impl PageFtl {
         // All sources are bound before any destination changes.
         let mut bound = Vec::with_capacity(sharing.pairs.len());
         for &(dst, src) in sharing.pairs.iter().filter(|(dst, src)| dst != src) {
-            let copy = sharing.copies.iter().find(|copy| copy.dst == dst).map(|copy| copy.state);
+            let copy = sharing.copies.iter().find(|copy| copy.dst == dst).map(|copy| (copy.state, copy.seq));
             let (word, content) = match copy {
-                Some(CopyState::Done(ppa)) => (MapWord::Direct(ppa), ContentId::new(Owner::Vpid(dst.0), seq)),
+                Some((CopyState::Done(ppa), copied)) => {
+                    (MapWord::Direct(ppa), ContentId::new(Owner::Vpid(dst.0), copied))
+                }
                 _ => {
                     let vpid = self.make_virtual(cx, src);
                     self.virtual_pages.add_owner(vpid, dst, seq);

@@ -10,6 +10,8 @@ use std::sync::Arc;
 pub(super) struct Copied {
     pub(super) dst: Lpn,
     pub(super) src: Lpn,
+    /// Sequence number of the copy; no version of `dst` has one between it and that of the command.
+    pub(super) seq: u64,
     pub(super) state: CopyState,
 }
 

@@ -9,3 +9,4 @@ mod open;
 mod order;
 mod planes;
 mod range_flush;
+mod share;

@@ -1,0 +1,170 @@
+//! SHARE: what it does to contents, what it costs, and what it refuses (share §2, share §3).
+
+use crate::harness::Host;
+use flashweir_core::command::{OutOfRange, SharePair};
+use flashweir_core::random::RandomStream;
+use flashweir_core::{Address, Bytes, DeviceError, Lba, Op};
+use flashweir_device::config::{BufferMode, DeviceConfig, FtlConfig, ShareConfig, Translation};
+use flashweir_device::presets::preset;
+
+/// A small device with room for `pages` virtual pages.
+fn small(pages: u32) -> DeviceConfig {
+    let mut config = preset("rflush").unwrap();
+    config.geometry.channels = 2;
+    config.geometry.chips_per_channel = 2;
+    config.geometry.blocks_per_plane = 32;
+    config.geometry.pages_per_block = 16;
+    config.buffer.capacity = Bytes::mib(1);
+    config.ftl =
+        FtlConfig { over_provisioning: 0.4, share: ShareConfig { pages, batch: 64 }, ..FtlConfig::default() };
+    config
+}
+
+/// Pairs of units: destination, source, number.
+fn share(pairs: &[(u64, u64, u32)]) -> Op {
+    let pair = |&(dst, src, units): &(u64, u64, u32)| SharePair {
+        dst: Lba(dst * 8),
+        src: Lba(src * 8),
+        blocks: units * 8,
+    };
+    Op::Share(pairs.iter().map(pair).collect())
+}
+
+/// Submits a SHARE that succeeds, and notes what the host may expect of it.
+fn shares(host: &mut Host, pairs: &[(u64, u64, u32)], fua: bool) {
+    let units = || {
+        pairs.iter().flat_map(|&(dst, src, units)| {
+            (0..u64::from(units)).map(move |i| ((dst + i) as usize, (src + i) as usize))
+        })
+    };
+    let bound: Vec<u64> = units().map(|(_, src)| host.expected[src]).collect();
+    for ((dst, _), content) in units().zip(bound) {
+        host.expected[dst] = content;
+    }
+    host.submit(share(pairs), fua);
+    host.wait(0);
+}
+
+fn written(config: &DeviceConfig, units: u64) -> Host {
+    let mut host = Host::new(config, 1);
+    (0..units).for_each(|unit| host.write(unit, 1, false));
+    host.submit(Op::Flush, false);
+    host.wait(0);
+    host
+}
+
+#[test]
+fn pages_take_over_contents_and_no_data_move() {
+    for translation in [Translation::Resident, Translation::DemandCached] {
+        let mut config = small(64);
+        config.ftl.translation = translation;
+        let mut host = written(&config, 40);
+        let programmed = host.device.metrics().user_units_programmed;
+        // A copy, a swap of two pages, a chain, a page to itself, and a source that has an owner already.
+        shares(&mut host, &[(100, 3, 4)], false);
+        shares(&mut host, &[(10, 11, 1), (11, 10, 1)], false);
+        shares(&mut host, &[(20, 21, 3)], false);
+        shares(&mut host, &[(30, 30, 1), (101, 102, 1)], false);
+        shares(&mut host, &[(200, 100, 1), (201, 200, 0)], true);
+        assert_eq!(host.device.metrics().user_units_programmed, programmed, "{translation:?}");
+        // Whoever is overwritten or deallocated, the others keep the content.
+        host.write(3, 1, false);
+        host.trim(100, 1, false);
+        host.submit(Op::Flush, false);
+        host.check("after it");
+        let metrics = host.device.metrics();
+        assert_eq!((metrics.shares, metrics.host_units_shared, metrics.share_copies), (5, 11, 0));
+        host.device.audit();
+    }
+}
+
+#[test]
+fn a_full_table_copies_and_counts() {
+    let mut host = written(&small(2), 40);
+    let programmed = host.device.metrics().user_units_programmed;
+    shares(&mut host, &[(100, 0, 6)], false);
+    host.check("with copies");
+    let metrics = host.device.metrics();
+    assert_eq!((metrics.host_units_shared, metrics.share_copies), (6, 4));
+    assert_eq!(metrics.user_units_programmed - programmed, 4);
+    // Pages that are their own again make room.
+    (0..2).for_each(|unit| host.write(100 + unit, 1, false));
+    host.submit(Op::Flush, false);
+    host.wait(0);
+    (0..2).for_each(|unit| host.write(unit, 1, false));
+    host.submit(Op::Flush, false);
+    host.wait(0);
+    shares(&mut host, &[(110, 10, 2)], false);
+    host.check("with room again");
+    assert_eq!(host.device.metrics().share_copies, 4);
+    host.device.audit();
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_and_changes_nothing() {
+    let config = small(64);
+    let mut host = written(&config, 40);
+    let end = host.device.geometry().user_units;
+    let capacity = end * 8;
+    let refused = [
+        (share(&[(100, 39, 2)]), DeviceError::SourceUnmapped { lba: Lba(320) }),
+        (share(&[(100, 1, 2), (101, 5, 1)]), DeviceError::InvalidBatch { lba: Lba(808) }),
+        (share(&[(end, 1, 1)]), OutOfRange { at: Address::Lba(Lba(end * 8)), count: 8, capacity }.into()),
+        (
+            share(&[(100, 0, 65)]),
+            DeviceError::InvalidField("a SHARE of more mapping units than ftl.share.batch"),
+        ),
+        (
+            Op::Share([SharePair { dst: Lba(801), src: Lba(0), blocks: 8 }].into()),
+            DeviceError::InvalidField("SHARE works on whole mapping units"),
+        ),
+        (
+            Op::Share([SharePair { dst: Lba(u64::MAX), src: Lba(0), blocks: 8 }].into()),
+            OutOfRange { at: Address::Lba(Lba(u64::MAX)), count: 8, capacity }.into(),
+        ),
+    ];
+    for (op, error) in refused {
+        host.submit(op.clone(), false);
+        host.wait(0);
+        assert_eq!(host.failures.pop().map(|(_, error)| error), Some(error), "{op:?}");
+        host.check("after a refusal");
+    }
+    assert_eq!(host.device.metrics().shares, 0);
+    let mut host = written(&small(0), 4);
+    host.submit(share(&[(9, 1, 1)]), false);
+    assert_eq!(host.failures.pop().map(|(_, error)| error), Some(DeviceError::NotSupported("SHARE")));
+}
+
+/// GC moves shared units, one place for all owners, and gives a unit to the last owner.
+#[test]
+fn contents_outlive_garbage_collection() {
+    let mut random = RandomStream::new(7, "share-gc");
+    let mut config = small(400);
+    config.geometry.blocks_per_plane = 20;
+    let mut host = written(&config, 600);
+    for _ in 0..60 {
+        for _ in 0..8 {
+            let (dst, src) = (random.below(600), random.below(600));
+            shares(&mut host, &[(dst, src, 1 + random.below(3) as u32)], random.chance(0.3));
+        }
+        for _ in 0..60 {
+            host.write(random.below(600), 1, false);
+        }
+        host.submit(Op::Flush, false);
+        host.check("a round");
+    }
+    let metrics = host.device.metrics();
+    assert!(metrics.gc_units_moved > 300 && metrics.share_collapses > 5, "{metrics:?}");
+    host.device.audit();
+}
+
+/// A device whose buffer is protected saves a SHARE whose record is not in the log.
+#[test]
+fn a_protected_device_saves_it() {
+    let mut config = small(64);
+    config.buffer.mode = BufferMode::PowerLossProtected;
+    config.buffer.protected = None;
+    let mut host = written(&config, 40);
+    shares(&mut host, &[(100, 3, 4)], false);
+    assert_eq!(host.survivors(110), [true; 110]);
+}
