@@ -21,7 +21,7 @@ use shape::{Layer, PLAIN, Shape};
 
 /// The kinds alternate, so that the first few worlds of a campaign cover all kinds.
 #[rustfmt::skip]
-const SHAPES: [Shape; 55] = [
+const SHAPES: [Shape; 56] = [
     PLAIN,
     Shape { name: "tiny-d0", mode: BufferMode::WriteThrough, ..PLAIN },
     Shape { name: "tiny-d2", mode: BufferMode::PowerLossProtected, high_water: 0.9, buffer_units: 12, ..PLAIN },
@@ -97,6 +97,8 @@ const SHAPES: [Shape; 55] = [
     Shape { name: "tiny-d4-range", share: 32, buffer_units: 16, cell: Cell::Mlc, hot_cold: false, ..RANGE },
     Shape { name: "tiny-d4-ordered", share: 40, range_flush: RangeFlushSupport::Selective, ..ORDERED },
     Shape { name: "tiny-d4-transactional", share: 40, blocks_per_plane: 13, eager_blocks: 3, order: PersistPolicy::Transactional, allocation: Allocation::Dynamic, parallel: [2, 1, 2], ..ORDERED },
+    // Few pages in a metadata region: checkpoints repeat SHAREs that their horizon does not cover.
+    Shape { name: "tiny-d4-small-log", share: 12, pages_per_block: 4, blocks_per_plane: 26, program_us: 600, eager_blocks: 2, ..ORDERED },
     Shape { name: "tiny-d4-failing", share: 24, program_fail: 0.004, blocks_per_plane: 18, ..PLAIN },
     Shape { name: "tiny-d4-dftl", share: 24, map: Some((4, 2, Miss::HoldsOwn)), ..MAPPED },
     Shape { name: "tiny-host-ordered", layer: Some(Layer::Ordered), ..ORDERED },
