@@ -647,7 +647,7 @@ mod tests {
             assert_eq!(decode_page(Format::Two, &other, 9, 3, 3), Found::Damaged, "byte {at}");
         }
         // Owners for which there is no firmware here.
-        for kind in 2..=8u8 {
+        for kind in 3..=8u8 {
             let mut other = bytes.clone();
             other[PAGE_HEADER_BYTES] = kind;
             let end = other.len() - TRAILER_BYTES;
@@ -655,6 +655,15 @@ mod tests {
             put(&mut other, 4, crc.to_le_bytes());
             assert_eq!(decode_page(Format::Two, &other, 9, 3, 3), Found::Damaged, "owner {kind}");
         }
+    }
+
+    #[test]
+    fn copies_for_a_share_are_read_back() {
+        let mut with = page();
+        if let PageContent::Units(units) = &mut with.state {
+            units[0].owner = Owner::Vpid(77);
+        }
+        assert_eq!(decode_page(Format::Two, &page_bytes(&with), 9, 3, 3), Found::Whole(with));
     }
 
     fn journal() -> Vec<JournalRecord> {
