@@ -8,7 +8,7 @@
 use crate::BlockId;
 use crate::geometry::PageAddr;
 use crate::map_records::{GroupKind, PageHeader, Record, encode, records_per_page};
-use crate::recovery::{Change, Claim, Member, ShareRecord, TrimRecord};
+use crate::recovery::{Change, Claim, Member};
 use flashweir_core::command::StreamId;
 use flashweir_core::{Lpn, Ppa};
 use std::sync::Arc;
@@ -167,17 +167,8 @@ impl MapLog {
         self.recent.iter().map(|(change, _)| change).filter(move |change| change.seq() > durable)
     }
 
-    /// Adds the record of a TRIM.
-    pub fn add_trim(&mut self, trim: TrimRecord, member: Option<Member>) {
-        self.add_change(Change::Trim(trim), member);
-    }
-
-    /// Adds the records of a SHARE, which go into one group of the log, so that all count or none.
-    pub fn add_share(&mut self, share: ShareRecord, member: Option<Member>) {
-        self.add_change(Change::Share(share), member);
-    }
-
-    fn add_change(&mut self, change: Change, member: Option<Member>) {
+    /// Adds the records of a change. Those of a SHARE go into one group of the log, so that all count or none.
+    pub fn add_change(&mut self, change: Change, member: Option<Member>) {
         self.last_change = change.seq();
         self.pending.extend(change_records(&change, member));
         self.recent_claims += claims(&change);
@@ -334,6 +325,7 @@ pub fn with_member(record: Record, member: Option<Member>) -> impl Iterator<Item
 mod tests {
     use super::*;
     use crate::map_records::decode;
+    use crate::recovery::TrimRecord;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
@@ -359,7 +351,7 @@ mod tests {
         ) {
             let mut log = log();
             for ((lpn, count), seq) in trims.iter().zip(1..) {
-                log.add_trim(TrimRecord { lpn: Lpn(*lpn), count: *count, seq }, None);
+                log.add_change(Change::Trim(TrimRecord { lpn: Lpn(*lpn), count: *count, seq }), None);
             }
             let of_unit = Record::Unit { unit, lpn: Lpn(6), seq: 7, hidden: false };
             log.add_summary(BlockId(5), 8, [(of_unit, None)].into_iter());

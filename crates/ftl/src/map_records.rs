@@ -113,8 +113,8 @@ impl Record {
             Self::Claim(Claim { lpn, content, .. }) => {
                 [first(12, lpn.0), content.owner().pack(), content.seq]
             }
-            Self::At(place) => [first(14, 0), place.0, 0],
             Self::Content(content) => [first(13, 0), content.owner().pack(), content.seq],
+            Self::At(place) => [first(14, 0), place.0, 0],
         }
     }
 
@@ -144,8 +144,8 @@ impl Record {
                 let content = ContentId::new(Owner::unpack(a), b);
                 Self::Claim(Claim { lpn: Lpn(value), content, place: None })
             }
-            14 => Self::At(Ppa(a)),
             13 => Self::Content(ContentId::new(Owner::unpack(a), b)),
+            14 => Self::At(Ppa(a)),
             _ => return None,
         })
     }

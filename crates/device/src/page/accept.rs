@@ -134,10 +134,7 @@ impl PageFtl {
                 return self.want_map(Who::Command(at, What::Modify));
             }
             for unit in ends_of(&span) {
-                let word = self.map.get(Lpn(unit));
-                if let (Place::Unit(_) | Place::Shared(_), Some(ppa)) =
-                    (self.buffer.place(word), self.medium(word))
-                {
+                if let Place::Unit(ppa) = self.newest_place(Lpn(unit)) {
                     reads += 1;
                     cx.metrics.modify_pages_read += 1;
                     let job = Job::Modify { command: at };
@@ -349,15 +346,14 @@ impl PageFtl {
         let is_first = cx.front.commands.get(at).seq == 0;
         if let Some(stream) = stream
             && (is_first || self.map_cache.is_some())
-            && !self.may_trim(cx, stream)
+            && !self.may_change(cx, stream)
         {
             return if self.refuse_failed(cx, at) { Piece::Last } else { Piece::Waits };
         }
         let (lba, blocks) = range(&cx.front.commands.get(at).command.op).expect("a deallocation has a range");
         let zeroes = matches!(cx.front.commands.get(at).command.op, Op::WriteZeroes { .. });
         let span = cx.span(lba, blocks);
-        let waits = cx.config.buffer.mode == BufferMode::WriteThrough
-            || (cx.front.commands.get(at).command.fua && !cx.is_protected());
+        let waits = Self::change_waits(cx, at);
         let mut hastened = Vec::new();
         if zeroes && (span.partial_first || span.partial_last) {
             let seq = cx.accept(at);
@@ -393,12 +389,7 @@ impl PageFtl {
         cx.metrics.host_units_trimmed += to - from;
         if (changed || stream.is_some()) && cx.keeps_metadata() {
             let trim = TrimRecord { lpn: Lpn(from), count: to - from, seq };
-            let member = stream.and_then(|stream| self.join_trim(cx, stream, seq));
-            self.log.add_trim(trim, member);
-            self.note_volatile_change(cx, Change::Trim(trim), owners);
-            if cx.is_protected() {
-                cx.flash.media.note_saved(Saved::Trim(trim));
-            }
+            self.record_change(cx, Change::Trim(trim), owners, stream);
         } else {
             self.own_volatile_changes(from, to, &owners);
         }
@@ -414,8 +405,40 @@ impl PageFtl {
             }
         }
         cx.metrics.host_trims += 1;
-        // The record of an earlier deallocation of the same pages may not be durable yet; this command waits for it too.
-        if waits && self.log.last_change() > self.log.durable_changes() {
+        self.end_change(cx, at);
+        Piece::Last
+    }
+
+    /// Whether a command that changes the map completes only when that is durable.
+    fn change_waits(cx: &Cx, at: u32) -> bool {
+        cx.config.buffer.mode == BufferMode::WriteThrough
+            || (cx.front.commands.get(at).command.fua && !cx.is_protected())
+    }
+
+    /// Adds the record of a change of the map, with which the change becomes durable; it joins the open epoch of its stream.
+    pub(super) fn record_change(
+        &mut self,
+        cx: &mut Cx,
+        change: Change,
+        owners: Owners,
+        stream: Option<StreamId>,
+    ) {
+        let member = stream.and_then(|stream| self.join_change(cx, stream, change.seq()));
+        if cx.is_protected() {
+            let saved = match &change {
+                Change::Trim(trim) => Saved::Trim(*trim),
+                Change::Share(share) => Saved::Share(share.clone()),
+            };
+            cx.flash.media.note_saved(saved);
+        }
+        self.note_volatile_change(cx, change.clone(), owners);
+        self.log.add_change(change, member);
+    }
+
+    /// All of a command that changes the map is accepted.
+    pub(super) fn end_change(&mut self, cx: &mut Cx, at: u32) {
+        // The record of an earlier change of the same pages may not be durable yet; this command waits for it too.
+        if Self::change_waits(cx, at) && self.log.last_change() > self.log.durable_changes() {
             cx.front.commands.get_mut(at).left += 1;
             self.log.wait_for_changes(at);
             let units = cx.front.commands.get(at).left - 2;
@@ -425,7 +448,6 @@ impl PageFtl {
         self.end_of_command(cx, at);
         self.work.set(Due::Log);
         cx.part_done(at);
-        Piece::Last
     }
 
     /// Unmaps a range at run time; returns whether anything was mapped. The owners of versions that are dropped are added to

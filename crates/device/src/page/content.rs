@@ -13,14 +13,11 @@ pub(super) const LOST: Payload = Payload::Tag(UNREADABLE);
 impl PageFtl {
     /// The newest content of a unit; `None` if it is unmapped.
     pub(super) fn newest(&self, cx: &Cx, lpn: Lpn) -> Option<Payload> {
-        match self.buffer.place(self.map.get(lpn)) {
-            Place::Nowhere => None,
+        match self.newest_place(lpn) {
+            Place::Nowhere | Place::Shared(_) => None,
             Place::Slot(slot) => Some(self.buffer.slot(slot).payload.clone()),
             // An unreadable page is data loss; no operation writes this marker as a pattern.
             Place::Unit(ppa) => Some(cx.flash.media.payload(ppa).unwrap_or(LOST)),
-            Place::Shared(vpid) => {
-                Some(cx.flash.media.payload(self.virtual_pages.place(vpid)).unwrap_or(LOST))
-            }
         }
     }
 }

@@ -180,7 +180,8 @@ impl PageFtl {
         let units = u64::from(cx.geometry.units_per_block());
         let first = u64::from(victim.0) * units;
         if self.orders.any_kept(first..first + units) || self.any_mapped(cx, victim) {
-            // Units that were not needed when their page was read are needed for recovery's count now, so the victim is read again.
+            // Units that were not needed when their page was read are needed now, for recovery's count or by a SHARE, so the victim
+            // is read again.
             let collection = &mut self.collections[plane.index()];
             (collection.page, collection.drained) = (0, false);
             self.collect_step(cx, plane);
@@ -205,8 +206,8 @@ impl PageFtl {
             return false;
         }
         let pages = cx.flash.media.pages_written(victim);
-        let units = (0..pages).flat_map(|page| Self::valid_units(cx, PageAddr { block: victim, page }));
-        units.into_iter().any(|ppa| self.survivor_at(cx, ppa).is_some())
+        let mut units = (0..pages).flat_map(|page| Self::valid_units(cx, PageAddr { block: victim, page }));
+        units.any(|ppa| self.survivor_at(cx, ppa).is_some())
     }
 
     fn valid_units(cx: &Cx, at: PageAddr) -> impl Iterator<Item = Ppa> + '_ {

@@ -301,10 +301,12 @@ impl PageFtl {
                 }
             }
         }
+        if cx.config.ftl.share.pages == 0 {
+            return;
+        }
         // A translation page has no room for the contents of pages that are shared, or have been.
         for (lpn, word) in self.map.iter() {
-            if cx.config.ftl.share.pages > 0
-                && let Some(ppa) = self.medium(word)
+            if let Some(ppa) = self.medium(word)
                 && let Some(seq) = self.seq_at(cx, lpn, ppa)
                 && cx.flash.media.oob(ppa) != Some((Owner::Lpn(lpn), seq))
             {

@@ -270,10 +270,7 @@ impl PageFtl {
                 return Tried::Misses(page);
             }
             need.part += 1;
-            let word = self.map.get(Lpn(unit));
-            if let (Place::Unit(_) | Place::Shared(_), Some(ppa)) =
-                (self.buffer.place(word), self.medium(word))
-            {
+            if let Place::Unit(ppa) = self.newest_place(Lpn(unit)) {
                 cx.metrics.modify_pages_read += 1;
                 cx.front.commands.get_mut(at).left += 1;
                 self.push_read(cx, ppa, 1, (Purpose::Merge { command: at }, Job::Modify { command: at }));

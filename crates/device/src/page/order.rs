@@ -171,14 +171,14 @@ impl PageFtl {
     }
 
     /// Makes a deallocation a member of the open epoch of its stream; recovery counts its record.
-    pub(super) fn join_trim(&mut self, cx: &mut Cx, id: StreamId, seq: u64) -> Option<Member> {
+    pub(super) fn join_change(&mut self, cx: &mut Cx, id: StreamId, seq: u64) -> Option<Member> {
         let epoch = self.add_member(id, seq);
         self.orders.streams.entry(id).or_default().epoch(epoch).trims.push(seq);
         (self.orders.policy == PersistPolicy::InOrderRecovery).then(|| self.member_at(cx, id, epoch))
     }
 
     /// Whether all epochs before the open one are stable, so that a deallocation may join it; otherwise hastens them.
-    pub(super) fn may_trim(&mut self, cx: &mut Cx, id: StreamId) -> bool {
+    pub(super) fn may_change(&mut self, cx: &mut Cx, id: StreamId) -> bool {
         let stream = self.orders.streams.entry(id).or_default();
         if stream.together(stream.open - 1) == stream.open {
             self.close_epoch(cx, id);

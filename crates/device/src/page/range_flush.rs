@@ -84,17 +84,7 @@ impl PageFtl {
             targets.iter().for_each(|slot| self.buffer.wait(*slot, at));
             self.flushes.push(PendingFlush { command: at, upto: 0, units_left, changes_upto });
         }
-        let mut closure = targets.clone();
-        for slot in targets {
-            closure.extend(self.demand_closure(cx, slot));
-            self.hasten(cx, slot);
-        }
-        closure.sort_unstable();
-        closure.dedup();
-        cx.metrics.range_units_closure += closure.len() as u64;
-        self.work.set(Due::Release);
-        self.work.complete_wordlines_of(&closure);
-        self.settle_all();
+        cx.metrics.range_units_closure += self.hasten_closure(cx, &targets);
         if changes_upto > 0 {
             self.want_log();
             self.work.set(Due::Log);
@@ -204,6 +194,21 @@ impl PageFtl {
         while self.volatile_changes.front().is_some_and(|change| change.change.seq() <= durable) {
             self.volatile_changes.pop_front();
         }
+    }
+
+    /// Makes versions urgent, and what they depend on; returns how many versions that are.
+    pub(super) fn hasten_closure(&mut self, cx: &mut Cx, targets: &[u32]) -> u64 {
+        let mut closure = targets.to_vec();
+        for slot in targets {
+            closure.extend(self.demand_closure(cx, *slot));
+            self.hasten(cx, *slot);
+        }
+        closure.sort_unstable();
+        closure.dedup();
+        self.work.set(Due::Release);
+        self.work.complete_wordlines_of(&closure);
+        self.settle_all();
+        closure.len() as u64
     }
 
     /// Makes sure that a version is written before those for which no command waits.

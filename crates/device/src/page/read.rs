@@ -74,11 +74,7 @@ impl PageFtl {
         let mut cached = 0;
         let mut page: Option<(PageAddr, Ppa, u32)> = None;
         for unit in first..end {
-            let place = match self.buffer.place(self.map.get(Lpn(unit))) {
-                Place::Shared(vpid) => Place::Unit(self.virtual_pages.place(vpid)),
-                place => place,
-            };
-            match place {
+            match self.newest_place(Lpn(unit)) {
                 Place::Unit(ppa) => {
                     let addr = cx.geometry.page_of(ppa).0;
                     match &mut page {

@@ -211,7 +211,14 @@ impl<'a> Scan<'a> {
                 Record::Gone(lpn) => entries.push((*lpn, None)),
                 Record::MapPage { page, ppa, number } => _ = self.directory.insert(*page, (*ppa, *number)),
                 Record::Complete { stream, epoch } => epochs.complete(*stream, *epoch),
-                _ => {}
+                Record::Summary { .. } | Record::Unit { .. } => {}
+                Record::Trim(_)
+                | Record::Share { .. }
+                | Record::Claim(_)
+                | Record::At(_)
+                | Record::Member(_) => {
+                    unreachable!("it is one of a change")
+                }
             }
         }
         changes.end_share(false);
@@ -258,7 +265,11 @@ impl<'a> Scan<'a> {
                     self.directory.insert(page, (ppa, number));
                     self.logged_pages.insert(page);
                 }
-                _ => {}
+                Record::Mapping(_) | Record::Content(_) | Record::Gone(_) => {}
+                Record::Checkpoint { .. } | Record::Open(_) => {}
+                Record::Trim(_) | Record::Share { .. } | Record::Claim(_) | Record::At(_) => {
+                    unreachable!("it is one of a change")
+                }
             }
         }
         changes.end_share(believe_half);

@@ -21,9 +21,7 @@ use super::job::Job;
 use super::sharing::{Copied, CopyState, Sharing};
 use super::tags::Owners;
 use super::work::Due;
-use crate::config::BufferMode;
-use crate::flash::trace::Traced;
-use crate::flash::{Owner, Purpose, Saved};
+use crate::flash::{Owner, Purpose};
 use crate::planted::PlantedBug;
 use flashweir_core::command::{SharePair, check_range};
 use flashweir_core::{Address, DeviceError, Lba, Lpn, Op, Ppa};
@@ -77,7 +75,7 @@ impl PageFtl {
             return false;
         }
         if let Some(stream) = cx.stream_of(at)
-            && !self.may_trim(cx, stream)
+            && !self.may_change(cx, stream)
         {
             return self.refuse_failed(cx, at);
         }
@@ -151,16 +149,7 @@ impl PageFtl {
         if slots.is_empty() {
             return Step::Ready;
         }
-        let mut hastened = slots.clone();
-        for slot in slots {
-            hastened.extend(self.demand_closure(cx, slot));
-            self.hasten(cx, slot);
-        }
-        hastened.sort_unstable();
-        hastened.dedup();
-        self.work.set(Due::Release);
-        self.work.complete_wordlines_of(&hastened);
-        self.settle_all();
+        self.hasten_closure(cx, &slots);
         Step::Waits
     }
 
@@ -200,20 +189,19 @@ impl PageFtl {
     }
 
     /// Blocks with copies for a SHARE that was not accepted: a checkpoint does not name them, so it must not vouch for their blocks.
-    pub(super) fn blocks_with_copies(&self, cx: &Cx) -> Vec<BlockId> {
+    pub(super) fn blocks_with_copies(&self, cx: &Cx) -> BTreeSet<BlockId> {
         let copies = self.sharing.iter().flat_map(|sharing| &sharing.copies);
-        let places = copies.filter_map(|copy| match copy.state {
+        let block = |copy: &Copied| match copy.state {
             CopyState::Done(ppa) => Some(cx.flash.blocks.block(ppa)),
             _ => None,
-        });
-        let blocks: BTreeSet<BlockId> = places.collect();
-        blocks.into_iter().collect()
+        };
+        copies.filter_map(block).collect()
     }
 
     /// The copy at this place, if it is one for a SHARE that was not accepted.
     pub(super) fn copy_at(&self, at: Ppa) -> bool {
-        let copies = self.sharing.iter().flat_map(|sharing| &sharing.copies);
-        copies.into_iter().any(|copy| copy.state == CopyState::Done(at))
+        let mut copies = self.sharing.iter().flat_map(|sharing| &sharing.copies);
+        copies.any(|copy| copy.state == CopyState::Done(at))
     }
 
     /// Such a copy has moved.
@@ -320,25 +308,9 @@ impl PageFtl {
         cx.metrics.host_units_shared += bound.len() as u64;
         if !bound.is_empty() || stream.is_some() {
             let claims: Arc<[Claim]> = bound.into_iter().map(|(claim, _)| claim).collect();
-            let share = ShareRecord { seq, claims };
-            let member = stream.and_then(|stream| self.join_trim(cx, stream, seq));
-            if cx.is_protected() {
-                cx.flash.media.note_saved(Saved::Share(share.clone()));
-            }
-            self.note_volatile_change(cx, Change::Share(share.clone()), owners);
-            self.log.add_share(share, member);
+            self.record_change(cx, Change::Share(ShareRecord { seq, claims }), owners, stream);
         }
-        let waits = cx.config.buffer.mode == BufferMode::WriteThrough
-            || (cx.front.commands.get(at).command.fua && !cx.is_protected());
-        if waits && self.log.last_change() > self.log.durable_changes() {
-            cx.front.commands.get_mut(at).left += 1;
-            self.log.wait_for_changes(at);
-            cx.trace().record(|| Traced::Waits { command: at, units: 0, log: true });
-        }
-        self.work.set(Due::Destage);
-        self.end_of_command(cx, at);
-        self.work.set(Due::Log);
-        cx.part_done(at);
+        self.end_change(cx, at);
     }
 
     /// The virtual page of a page whose newest version is on the medium.
@@ -399,6 +371,15 @@ impl PageFtl {
                 }
                 self.release_owner(cx, vpid, lpn, seq);
             }
+        }
+    }
+
+    /// The place of a page's newest version; a unit that it shares is a unit like any other.
+    #[inline]
+    pub(super) fn newest_place(&self, lpn: Lpn) -> Place {
+        match self.buffer.place(self.map.get(lpn)) {
+            Place::Shared(vpid) => Place::Unit(self.virtual_pages.place(vpid)),
+            place => place,
         }
     }
 
