@@ -79,8 +79,10 @@ pub(super) struct Rig {
     /// Whether commands may fail; if so, only answers are checked.
     pub(super) may_fail: bool,
     failed: u32,
-    /// Legacy: tokens transferred, answered, and covered by a flush that was sent after their answers.
+    /// Legacy: tokens transferred, answered by the device (a layer in between may hold the answer back), and covered by
+    /// a flush that was sent after that answer.
     served: BTreeSet<u64>,
+    finished: BTreeSet<u64>,
     durable: BTreeSet<u64>,
     flushes: BTreeMap<CommandId, BTreeSet<u64>>,
     tokens: BTreeMap<CommandId, Vec<u64>>,
@@ -113,6 +115,7 @@ impl Rig {
             may_fail: false,
             failed: 0,
             served: BTreeSet::new(),
+            finished: BTreeSet::new(),
             durable: BTreeSet::new(),
             flushes: BTreeMap::new(),
             tokens: BTreeMap::new(),
@@ -141,8 +144,7 @@ impl Rig {
                         let id = offer.command.id;
                         self.check_offer(&offer.command, offer.attribute);
                         if matches!(offer.command.op, Op::Flush) {
-                            let answered = self.answers.keys().copied().collect();
-                            self.flushes.insert(id, answered);
+                            self.flushes.insert(id, self.finished.clone());
                         }
                         self.target.take(offer);
                         self.tokens.insert(id, Vec::new());
@@ -221,7 +223,7 @@ impl Rig {
             let is_before = self.epoch(token).is_some_and(|epoch| epoch.0 == stream && epoch.1 < number);
             let is_waited_for = match wait {
                 Wait::Transfer => self.served.contains(&token),
-                Wait::Completion => self.answers.contains_key(&token),
+                Wait::Completion => self.finished.contains(&token),
                 Wait::TransferAndFlush => self.durable.contains(&token),
             };
             // Refused requests never leave, so no request waits for them.
@@ -258,6 +260,7 @@ impl Rig {
 
     pub(super) fn answer(&mut self, at: usize, busy: &mut dyn FnMut() -> bool) {
         let (id, done) = self.target.answer(at);
+        self.finished.extend(&self.tokens[&id]);
         if let Some(covered) = self.flushes.remove(&id) {
             self.durable.extend(covered);
         }
