@@ -110,6 +110,12 @@ impl Device {
         each!(&self.kind, ssd => &ssd.cx.geometry)
     }
 
+    /// Most mapping units that one SHARE may name; 0 if the device has no such command.
+    pub fn share_units_max(&self) -> u32 {
+        let share = &self.config().ftl.share;
+        if share.pages == 0 { 0 } else { share.batch }
+    }
+
     /// The medium.
     #[inline]
     pub fn media(&self) -> &Media {

@@ -55,6 +55,20 @@ pub enum Request {
     Discard { block: Block, count: u32, order: InOrder },
     /// Closes the open epoch of a stream (barriers §3.2).
     Barrier(StreamId),
+    /// Blocks take over the contents that others have now: all of them or none after a power cut, durable with the next flush
+    /// (share §2). At most [`BlockPort::share_blocks_max`] blocks.
+    Share(Vec<Remap>),
+}
+
+/// Blocks from `dst` on that take over the contents of those from `src` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remap {
+    /// The first block that changes.
+    pub dst: Block,
+    /// The first one whose content it gets.
+    pub src: Block,
+    /// Number of blocks.
+    pub count: u32,
 }
 
 /// The order domain of a request and its part in the open epoch there; `None` is orderless.
@@ -134,6 +148,11 @@ pub trait BlockPort: fmt::Debug {
     /// Size in blocks.
     fn capacity_blocks(&self) -> u64;
 
+    /// Most blocks of one SHARE; 0 if the disk has no such command, or not for single blocks.
+    fn share_blocks_max(&self) -> u32 {
+        0
+    }
+
     /// Hands a request over; it is under way when this returns.
     fn submit(&self, request: Request) -> Ticket;
 
@@ -165,6 +184,11 @@ pub trait BlockPort: fmt::Debug {
     /// Submits a barrier of no length.
     fn barrier(&self, stream: StreamId) -> Ticket {
         self.submit(Request::Barrier(stream))
+    }
+
+    /// Submits a SHARE.
+    fn share(&self, remaps: Vec<Remap>) -> Ticket {
+        self.submit(Request::Share(remaps))
     }
 }
 

@@ -28,7 +28,11 @@ pub struct ModelPort {
     device: Rc<RefCell<ModelDevice>>,
     blocks: u64,
     mode: FlushMode,
+    has_share: bool,
 }
+
+/// Most blocks of one SHARE of a model device: few, so that file systems send several.
+const SHARE_BLOCKS_MAX: u32 = 8;
 
 impl fmt::Debug for ModelPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -39,16 +43,17 @@ impl fmt::Debug for ModelPort {
 impl ModelPort {
     /// Makes an empty device of `blocks` blocks that keeps `policy`.
     pub fn new(policy: Policy, blocks: u64, mode: FlushMode) -> Self {
-        Self::on(ModelDevice::new(policy, LBAS as u32, blocks), blocks, mode)
+        Self::on(ModelDevice::new(policy, LBAS as u32, blocks), blocks, mode, policy.atomic)
     }
 
     /// Makes a device of `blocks` blocks that has just woken up with these contents.
     pub fn with_contents(policy: Policy, contents: Arc<Contents>, blocks: u64, mode: FlushMode) -> Self {
-        Self::on(ModelDevice::with_contents(policy, LBAS as u32, blocks, contents), blocks, mode)
+        let device = ModelDevice::with_contents(policy, LBAS as u32, blocks, contents);
+        Self::on(device, blocks, mode, policy.atomic)
     }
 
-    fn on(device: ModelDevice, blocks: u64, mode: FlushMode) -> Self {
-        Self { device: Rc::new(RefCell::new(device)), blocks, mode }
+    fn on(device: ModelDevice, blocks: u64, mode: FlushMode, has_share: bool) -> Self {
+        Self { device: Rc::new(RefCell::new(device)), blocks, mode, has_share }
     }
 
     /// Returns the log since the device woke up.
@@ -79,7 +84,7 @@ impl ModelPort {
 
     /// Returns a port onto the device that wakes up in `state`.
     pub fn woken(&self, state: &CrashState) -> Self {
-        Self::on(self.device.borrow().after(state), self.blocks, self.mode)
+        Self::on(self.device.borrow().after(state), self.blocks, self.mode, self.has_share)
     }
 
     /// Calls `wake` with a port onto each device that may wake up after a cut at `upto`, until a call fails. The first
@@ -99,7 +104,7 @@ impl ModelPort {
         let mut count = 0;
         for state in states {
             count += 1;
-            wake(Self::on(device.after(&state), self.blocks, self.mode))?;
+            wake(Self::on(device.after(&state), self.blocks, self.mode, self.has_share))?;
         }
         Ok((count, all))
     }
@@ -108,6 +113,10 @@ impl ModelPort {
 impl BlockPort for ModelPort {
     fn capacity_blocks(&self) -> u64 {
         self.blocks
+    }
+
+    fn share_blocks_max(&self) -> u32 {
+        if self.has_share { SHARE_BLOCKS_MAX } else { 0 }
     }
 
     fn submit(&self, request: Request) -> Ticket {
@@ -162,6 +171,10 @@ impl LatePort {
 impl BlockPort for LatePort {
     fn capacity_blocks(&self) -> u64 {
         self.port.blocks
+    }
+
+    fn share_blocks_max(&self) -> u32 {
+        self.port.share_blocks_max()
     }
 
     fn submit(&self, request: Request) -> Ticket {

@@ -11,15 +11,15 @@
 //! later requests to a port are refused.
 
 use crate::engine::{self, Engine, Host, Nothing, Tear, block_layer};
-use flashweir_core::command::{APPEND_NAMESPACE, Contents, RangeFlush, SegmentId};
+use flashweir_core::command::{APPEND_NAMESPACE, Contents, RangeFlush, SegmentId, SharePair};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{
     Command, CommandId, Data, DeviceError, Done, Executor, Instant, Lba, Op, Order, Payload, executor::Handle,
 };
 use flashweir_device::{Device, DeviceOptions, Recovery, RecoveryReport};
 use flashweir_fs::port::{
-    Answer, AppendPort, BLOCK_BYTES, Block, BlockPort, InOrder, PortError, Progress, Request, Selection,
-    Ticket, Tickets, Write, bytes_of,
+    Answer, AppendPort, BLOCK_BYTES, Block, BlockPort, InOrder, PortError, Progress, Remap, Request,
+    Selection, Ticket, Tickets, Write, bytes_of,
 };
 use flashweir_host::{BlockLayer, Chain, HostConfig};
 use std::cell::RefCell;
@@ -250,6 +250,13 @@ pub(crate) fn command(request: Request, mode: FlushMode, whole_units: bool) -> O
             ordered(Command::new(0, Op::Trim { lba, blocks }), order)
         }
         Request::Barrier(stream) => ordered(Command::new(0, Op::Barrier), Some((stream, Order::Barrier))),
+        Request::Share(remaps) => {
+            let pair = |Remap { dst, src, count }| {
+                let (dst, blocks) = range(dst, count as usize);
+                SharePair { dst, src: range(src, 0).0, blocks }
+            };
+            plain(Op::Share(remaps.into_iter().map(pair).collect()))
+        }
         Request::Flush | Request::RangeFlush(_) if mode == FlushMode::NoFlush => None,
         Request::RangeFlush(Selection { ranges, tags }) if mode == FlushMode::RangeFlush => {
             let ranges = ranges.into_iter().map(|(block, count)| range(block, count as usize)).collect();
@@ -287,6 +294,14 @@ impl BlockPort for Port {
     fn capacity_blocks(&self) -> u64 {
         let shared = self.shared.borrow();
         shared.engine.as_ref().map_or(0, |engine| engine.device().geometry().capacity_lbas() / LBAS)
+    }
+
+    fn share_blocks_max(&self) -> u32 {
+        let shared = self.shared.borrow();
+        match &shared.engine {
+            Some(engine) if shared.has_whole_units() => engine.device().share_units_max(),
+            _ => 0,
+        }
     }
 
     fn submit(&self, request: Request) -> Ticket {

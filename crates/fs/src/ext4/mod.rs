@@ -30,4 +30,4 @@ pub use layout::{Addr, Group, Ino};
 pub use mkfs::{Before, Options, mkfs};
 pub use recover::{Recovered, recover};
 pub use volume::Volume;
-pub use write::{AtMount, Ext4, Ext4Metrics, Ext4Options, Journaling, PlantedBug};
+pub use write::{AtMount, CheckpointBy, Ext4, Ext4Metrics, Ext4Options, Journaling, PlantedBug};

@@ -3,7 +3,7 @@
 use super::error::{Named, Result};
 use super::layout::superblock::{Feature, Superblock};
 use super::volume::superblock_of;
-use super::write::{Ext4, Ext4Options, PlantedBug};
+use super::write::{CheckpointBy, Ext4, Ext4Options, PlantedBug};
 use super::{Options, Report, check, mkfs};
 use crate::any::Mounted;
 use crate::boxed::Boxed;
@@ -60,11 +60,12 @@ impl Volumes for Named {
 
     fn describe(options: &Ext4Options) -> String {
         let barrier = if options.barrier { "" } else { " without barriers" };
-        format!("{} {}{barrier}", options.journaling.name(), options.commit_mode.name())
+        let shared = if options.checkpoint_by == CheckpointBy::Share { ", checkpoints by SHARE" } else { "" };
+        format!("{} {}{barrier}{shared}", options.journaling.name(), options.commit_mode.name())
     }
 
     fn can_show(bug: PlantedBug, options: &Ext4Options) -> bool {
-        bug.is_of(options.journaling, options.commit_mode)
+        bug.is_of(options)
     }
 
     fn planted(options: &mut Ext4Options) -> &mut Option<PlantedBug> {

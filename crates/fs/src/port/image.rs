@@ -5,7 +5,7 @@
 //!
 //! Deliberately absent: durability. A flush of a file is a flush of the host's; memory has none.
 
-use super::{Answer, BLOCK_BYTES, Block, BlockPort, PortError, Request, Ticket, bytes_of};
+use super::{Answer, BLOCK_BYTES, Block, BlockPort, PortError, Remap, Request, Ticket, bytes_of};
 use flashweir_core::command::OutOfRange;
 use flashweir_core::{Address, DeviceError, Lba, Payload};
 use std::cell::RefCell;
@@ -21,6 +21,8 @@ use std::task::{Context, Poll, Waker};
 
 /// Blocks that are moved between a file and memory at once.
 const CHUNK_BLOCKS: u32 = 256;
+/// Most blocks of one SHARE of a disk in memory.
+const SHARE_BLOCKS_MAX: u32 = 512;
 
 #[derive(Debug)]
 enum Store {
@@ -111,6 +113,7 @@ impl Image {
                 self.check(block, u64::from(count))?;
                 self.forget(block, count)
             }
+            Request::Share(remaps) => self.remap(&remaps),
         }
     }
 
@@ -180,6 +183,27 @@ impl Image {
         Ok(Box::default())
     }
 
+    /// Copies all sources before any destination changes. A file has no such command.
+    fn remap(&self, remaps: &[Remap]) -> Answer {
+        let Store::Memory(store) = &self.store else {
+            return Err(DeviceError::NotSupported("SHARE").into());
+        };
+        let mut bound = Vec::new();
+        for &Remap { dst, src, count } in remaps {
+            self.check(dst, u64::from(count))?;
+            self.check(src, u64::from(count))?;
+            bound.extend((dst.0..).zip(self.read_blocks(src, count)?));
+        }
+        let mut store = store.borrow_mut();
+        for (block, payload) in bound {
+            match payload {
+                Payload::Zero => drop(store.remove(&block)),
+                other => drop(store.insert(block, other)),
+            }
+        }
+        Ok(Box::default())
+    }
+
     /// Memory gives its room back; a file keeps its contents, which a discard allows.
     fn forget(&self, block: Block, count: u32) -> Answer {
         if let Store::Memory(store) = &self.store {
@@ -195,6 +219,13 @@ impl Image {
 impl BlockPort for Image {
     fn capacity_blocks(&self) -> u64 {
         self.blocks
+    }
+
+    fn share_blocks_max(&self) -> u32 {
+        match self.store {
+            Store::Memory(_) => SHARE_BLOCKS_MAX,
+            Store::File { .. } => 0,
+        }
     }
 
     fn submit(&self, request: Request) -> Ticket {

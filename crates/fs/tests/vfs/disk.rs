@@ -165,7 +165,7 @@ impl BlockPort for Timeline {
     }
 }
 
-/// Each request as a letter: that of `kind` for a write, F flush, R range flush, T discard, B barrier of no length. `+` joins the
+/// Each request as a letter: that of `kind` for a write, F flush, R range flush, T discard, B barrier of no length, S SHARE. `+` joins the
 /// open epoch, `|` closes it, `'` says that nothing was under way.
 fn word((request, under_way): &(Request, usize), kind: impl Fn(&Write) -> &'static str) -> String {
     let (letter, order) = match request {
@@ -174,6 +174,7 @@ fn word((request, under_way): &(Request, usize), kind: impl Fn(&Write) -> &'stat
         Request::RangeFlush(_) => ("R", None),
         Request::Discard { order, .. } => ("T", *order),
         Request::Barrier(_) => ("B", None),
+        Request::Share(_) => ("S", None),
         Request::Read { .. } => ("?", None),
     };
     let order = match order {

@@ -13,6 +13,10 @@
 //! durability: the blocks of a transaction are one epoch with the data written before, its commit block is the next. Several transactions
 //! may have been dispatched that are not durable; what each holds was copied when it was closed, so a block may be in any number of them.
 //!
+//! With [`CheckpointBy::Share`] a checkpoint writes nothing: the places take over the copies in the log (share §5). The table of what
+//! was committed and is not at its place names the newest copy of each block (the A-tree of SOJ and SDJ), and gives it up when the block
+//! is revoked or committed again. Blocks that are escaped in the log are written as without SHARE.
+//!
 //! Without barriers the flushes are left out, and what was written is taken for durable when the device has answered.
 //!
 //! Deliberately absent: fast commits.
@@ -23,12 +27,12 @@ use super::super::layout::checksum::START;
 use super::super::layout::journal::{
     Checksums, Commit, JournalFormat, JournalSuperblock, Tag, escape, transaction_checksum,
 };
-use super::{Ext4Options, PlantedBug};
+use super::{CheckpointBy, Ext4Options, PlantedBug};
 use crate::order::{STREAM, answer, answers};
-use crate::port::{BLOCK_BYTES, Block, BlockPort, Ticket, Write, bytes_of};
+use crate::port::{BLOCK_BYTES, Block, BlockPort, Remap, Request, Ticket, Write, bytes_of};
 use crate::vfs::{Errno, Timestamp};
 use flashweir_core::{Order, Payload};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
@@ -55,6 +59,33 @@ struct Live {
     addrs: Vec<Addr>,
 }
 
+/// The newest committed version of a block that is not at its place.
+#[derive(Clone, Debug)]
+struct Committed {
+    payload: Payload,
+    /// Its copy in the log, unless that is escaped.
+    copy: Option<Addr>,
+}
+
+/// A transaction as blocks of the log.
+struct Encoded {
+    /// All but the commit block.
+    body: Vec<Payload>,
+    /// Where in `body` each block of the transaction is, and whether it is escaped there.
+    copies: Vec<(u32, bool)>,
+    commit: Payload,
+}
+
+/// What checkpoints did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct CheckpointCounts {
+    pub(super) checkpoints: u64,
+    pub(super) home_writes: u64,
+    pub(super) shared_blocks: u64,
+    pub(super) shares: u64,
+    pub(super) escaped_blocks: u64,
+}
+
 #[derive(Debug)]
 struct Log {
     superblock: JournalSuperblock,
@@ -64,9 +95,9 @@ struct Log {
     head: u32,
     /// Committed transactions, the oldest first.
     live: VecDeque<Live>,
-    /// The newest committed contents that are not at their places, with the sequence number of their transaction.
-    pending: BTreeMap<Addr, (u32, Payload)>,
-    /// Blocks that are being written to their places.
+    /// Blocks of which the newest committed version is not at its place.
+    pending: BTreeMap<Addr, Committed>,
+    /// Blocks that are being brought to their places.
     leaving: BTreeMap<Addr, Payload>,
 }
 
@@ -80,6 +111,9 @@ pub(super) struct Journal {
     planted: Option<PlantedBug>,
     /// See [`Ext4Options::checkpoint_blocks`].
     checkpoint_blocks: u32,
+    /// Most blocks of a SHARE; 0 where checkpoints write.
+    share_blocks_max: u32,
+    counts: Cell<CheckpointCounts>,
     log: RefCell<Log>,
 }
 
@@ -112,8 +146,7 @@ impl Log {
         };
     }
 
-    /// Encodes the blocks of a transaction: all but the commit block, and the commit block.
-    fn encode(&self, closed: &Closed) -> (Vec<Payload>, Payload) {
+    fn encode(&self, closed: &Closed) -> Encoded {
         let (format, sequence) = (self.format, self.sequence);
         let has_checksum = format.checksums == Checksums::V1;
         let mut checksum = START;
@@ -122,7 +155,7 @@ impl Log {
                 checksum = transaction_checksum(checksum, block);
             }
         };
-        let mut body: Vec<Payload> = Vec::new();
+        let (mut body, mut places): (Vec<Payload>, _) = (Vec::new(), Vec::with_capacity(closed.blocks.len()));
         for addrs in closed.revoked.chunks(format.revokes_max()) {
             body.push(Payload::Bytes(format.revoke_block(sequence, addrs).into()));
         }
@@ -140,6 +173,8 @@ impl Log {
                     copy = Payload::Bytes(bytes.into());
                 }
                 let checksum = format.data_checksum(sequence, &bytes_of(&copy));
+                let place = (body.len() + 1 + copies.len()) as u32;
+                places.push((place, is_escaped));
                 tags.push(Tag { addr: *addr, is_escaped, is_deleted: false, checksum });
                 copies.push(copy);
             }
@@ -155,7 +190,7 @@ impl Log {
             nanos: closed.now.nanos,
             checksum: if has_checksum { (1, 4, checksum) } else { (0, 0, 0) },
         };
-        (body, Payload::Bytes(format.commit_block(&commit).into()))
+        Encoded { body, copies: places, commit: Payload::Bytes(format.commit_block(&commit).into()) }
     }
 }
 
@@ -191,8 +226,20 @@ impl Journal {
         };
         let planted = options.planted;
         let has_barriers = options.barrier && planted != Some(PlantedBug::NoBarriers);
-        let checkpoint_blocks = options.checkpoint_blocks;
-        Ok(Self { port, blocks, has_barriers, planted, checkpoint_blocks, log: RefCell::new(log) })
+        let share_blocks_max = match options.checkpoint_by {
+            CheckpointBy::Write => 0,
+            CheckpointBy::Share => port.share_blocks_max(),
+        };
+        Ok(Self {
+            port,
+            blocks,
+            has_barriers,
+            planted,
+            checkpoint_blocks: options.checkpoint_blocks,
+            share_blocks_max,
+            counts: Cell::default(),
+            log: RefCell::new(log),
+        })
     }
 
     /// Most blocks of one transaction: a quarter of the log, as with Linux.
@@ -209,7 +256,7 @@ impl Journal {
     /// The newest committed content of a block, unless it is at its place already.
     pub(super) fn newest(&self, addr: Addr) -> Option<Payload> {
         let log = self.log.borrow();
-        let pending = log.pending.get(&addr).map(|(_, payload)| payload);
+        let pending = log.pending.get(&addr).map(|committed| &committed.payload);
         pending.or_else(|| log.leaving.get(&addr)).cloned()
     }
 
@@ -217,7 +264,7 @@ impl Journal {
     /// before the flush that makes durable what was answered until then. There must be one call at a time. Errors: of the port; the
     /// transaction does not count then.
     pub(super) async fn commit(&self, closed: Closed, flushes: impl FnOnce()) -> Result<()> {
-        let (body, commit) = self.log.borrow().encode(&closed);
+        let Encoded { body, copies, commit } = self.log.borrow().encode(&closed);
         let blocks = body.len() as u32 + 1;
         let (start, commit_at, is_first) = self.begin(blocks).await?;
         if is_first {
@@ -234,7 +281,7 @@ impl Journal {
             ..Write::new(Block(self.blocks[commit_at as usize].0), vec![commit])
         };
         answer(self.port.write(write)).await?;
-        self.note(closed, start, blocks);
+        self.note(closed, &copies, start, blocks);
         Ok(())
     }
 
@@ -243,7 +290,7 @@ impl Journal {
     /// one call at a time; if [`Self::is_short_of`] it, all earlier transactions must be durable. Errors: of the port, if the log
     /// had to be emptied first.
     pub(super) async fn dispatch(&self, closed: Closed) -> Result<Vec<Ticket>> {
-        let (body, commit) = self.log.borrow().encode(&closed);
+        let Encoded { body, copies, commit } = self.log.borrow().encode(&closed);
         let blocks = body.len() as u32 + 1;
         let (start, commit_at, is_first) = self.begin(blocks).await?;
         let mut writes: Vec<Write> = is_first.then(|| self.superblock_write()).into_iter().collect();
@@ -257,7 +304,7 @@ impl Journal {
         let ordered = |(at, write)| Write { order: Some((STREAM, order(at))), ..write };
         let tickets: Vec<Ticket> =
             writes.into_iter().enumerate().map(ordered).map(|write| self.port.write(write)).collect();
-        self.note(closed, start, blocks);
+        self.note(closed, &copies, start, blocks);
         for ticket in &tickets {
             ticket.dispatched().await;
         }
@@ -279,15 +326,24 @@ impl Journal {
         Ok((start, log.behind(start, blocks - 1), is_first))
     }
 
-    /// Notes that a transaction is in the log.
-    fn note(&self, closed: Closed, start: u32, blocks: u32) {
+    /// Notes that a transaction is in the log; `copies` says where from `start` on each block is.
+    fn note(&self, closed: Closed, copies: &[(u32, bool)], start: u32, blocks: u32) {
         let mut log = self.log.borrow_mut();
         let sequence = log.sequence;
-        for addr in &closed.revoked {
+        for addr in closed.revoked.iter().filter(|_| self.planted != Some(PlantedBug::PairAfterRevoke)) {
             log.pending.remove(addr);
         }
         let addrs = closed.blocks.iter().map(|(addr, _)| *addr).collect();
-        log.pending.extend(closed.blocks.into_iter().map(|(addr, payload)| (addr, (sequence, payload))));
+        for ((addr, payload), &(index, is_escaped)) in closed.blocks.into_iter().zip(copies) {
+            let may_be_shared = !is_escaped || self.planted == Some(PlantedBug::SharedEscaped);
+            let mut copy = may_be_shared.then(|| self.blocks[log.behind(start, index) as usize]);
+            if self.planted == Some(PlantedBug::OlderPair)
+                && let Some(older) = log.pending.get(&addr)
+            {
+                copy = older.copy;
+            }
+            log.pending.insert(addr, Committed { payload, copy });
+        }
         log.live.push_back(Live { sequence, start, blocks, addrs });
         log.head = log.behind(start, blocks);
         log.sequence = sequence.wrapping_add(1);
@@ -295,7 +351,7 @@ impl Journal {
 
     /// Whether blocks of the log have to be written to their places before a transaction.
     pub(super) fn is_short_of(&self, closed: &Closed) -> bool {
-        self.has_to_make_room(self.log.borrow().encode(closed).0.len() as u32 + 1)
+        self.has_to_make_room(self.log.borrow().encode(closed).body.len() as u32 + 1)
     }
 
     fn has_to_make_room(&self, blocks: u32) -> bool {
@@ -336,21 +392,47 @@ impl Journal {
             while goes_on(&log) {
                 let Some(live) = log.live.pop_front() else { break };
                 for addr in live.addrs {
-                    if let Some((_, payload)) = log.pending.remove(&addr) {
-                        home.insert(addr, payload);
-                    }
+                    home.extend(log.pending.remove(&addr).map(|committed| (addr, committed)));
                 }
             }
             log.set_tail();
-            log.leaving.clone_from(&home);
+            log.leaving = home.iter().map(|(addr, committed)| (*addr, committed.payload.clone())).collect();
         }
-        let writes = runs(home).into_iter();
-        let written = answers(writes.map(|write| self.port.write(write))).await;
+        let requests = self.to_places(home);
+        let done = answers(requests.into_iter().map(|request| self.port.submit(request))).await;
         self.log.borrow_mut().leaving.clear();
-        written?;
-        self.flush().await?;
+        done?;
+        if self.planted != Some(PlantedBug::TailBeforeShare) {
+            self.flush().await?;
+        }
         let write = Write { fua: self.has_barriers, ..self.superblock_write() };
         answer(self.port.write(write)).await
+    }
+
+    /// Requests that bring blocks to their places, and counts them.
+    fn to_places(&self, mut home: BTreeMap<Addr, Committed>) -> Vec<Request> {
+        let mut counts = self.counts.get();
+        counts.checkpoints += 1;
+        let mut requests = Vec::new();
+        if self.share_blocks_max > 0 {
+            let pairs: Vec<(Addr, Addr)> =
+                home.iter().filter_map(|(addr, committed)| Some((*addr, committed.copy?))).collect();
+            home.retain(|_, committed| committed.copy.is_none());
+            counts.shared_blocks += pairs.len() as u64;
+            counts.escaped_blocks += home.len() as u64;
+            requests.extend(pairs.chunks(self.share_blocks_max as usize).map(|p| Request::Share(remaps(p))));
+            counts.shares += requests.len() as u64;
+        }
+        counts.home_writes += home.len() as u64;
+        requests.extend(
+            runs(home.into_iter().map(|(addr, it)| (addr, it.payload))).into_iter().map(Request::Write),
+        );
+        self.counts.set(counts);
+        requests
+    }
+
+    pub(super) fn counts(&self) -> CheckpointCounts {
+        self.counts.get()
     }
 
     async fn flush(&self) -> Result<()> {
@@ -375,6 +457,22 @@ impl Journal {
     }
 }
 
+/// Blocks that take over others, one range for each consecutive run.
+fn remaps(pairs: &[(Addr, Addr)]) -> Vec<Remap> {
+    let mut remaps: Vec<Remap> = Vec::new();
+    for &(dst, src) in pairs {
+        match remaps.last_mut() {
+            Some(Remap { dst: to, src: from, count })
+                if to.0 + u64::from(*count) == dst.0 && from.0 + u64::from(*count) == src.0 =>
+            {
+                *count += 1;
+            }
+            _ => remaps.push(Remap { dst: Block(dst.0), src: Block(src.0), count: 1 }),
+        }
+    }
+    remaps
+}
+
 /// Writes for blocks, one for each consecutive run.
 fn runs(blocks: impl IntoIterator<Item = (Addr, Payload)>) -> Vec<Write> {
     let mut writes: Vec<Write> = Vec::new();
@@ -393,7 +491,7 @@ mod tests {
     use super::super::super::layout::superblock::tests::small;
     use super::super::super::replay::replay;
     use super::*;
-    use crate::port::{Image, Request, block_on};
+    use crate::port::{Image, block_on};
     use flashweir_core::RandomStream;
     use flashweir_core::random::mix;
     use std::collections::BTreeSet;
@@ -413,6 +511,11 @@ mod tests {
         fn submit(&self, request: Request) -> Ticket {
             self.requests.borrow_mut().push(request.clone());
             self.image.submit(request)
+        }
+
+        fn share_blocks_max(&self) -> u32 {
+            // Few, so that a checkpoint needs several commands.
+            5
         }
     }
 
@@ -447,16 +550,34 @@ mod tests {
         disk.clone().into_iter().chain(newest).collect()
     }
 
-    /// A state that a power cut after `requests` may leave: everything flushed, and any part of the rest.
+    /// A state that a power cut after `requests` may leave: everything flushed, and any part of the rest. A SHARE takes effect wholly
+    /// or not at all, and with it the contents that it bound when it was submitted.
     fn cut(requests: &[Request], random: &mut RandomStream) -> BTreeMap<u64, Payload> {
         let flushed = requests.iter().rposition(|request| *request == Request::Flush).unwrap_or(0);
-        let mut disk = BTreeMap::new();
+        // What the disk shows while it has power, and what is left without.
+        let (mut live, mut disk) = (BTreeMap::new(), BTreeMap::new());
         for (at, request) in requests.iter().enumerate() {
-            let Request::Write(write) = request else { continue };
-            for (index, payload) in write.payloads.iter().enumerate() {
-                if at < flushed || write.fua || random.chance(0.5) {
-                    disk.insert(write.block.0 + index as u64, payload.clone());
+            match request {
+                Request::Write(write) => {
+                    for (block, payload) in (write.block.0..).zip(write.payloads.iter()) {
+                        live.insert(block, payload.clone());
+                        if at < flushed || write.fua || random.chance(0.5) {
+                            disk.insert(block, payload.clone());
+                        }
+                    }
                 }
+                Request::Share(remaps) => {
+                    let content = |block: u64| live.get(&block).cloned().unwrap_or_default();
+                    let bound: Vec<(u64, Payload)> = remaps
+                        .iter()
+                        .flat_map(|r| (0..u64::from(r.count)).map(|i| (r.dst.0 + i, content(r.src.0 + i))))
+                        .collect();
+                    live.extend(bound.iter().cloned());
+                    if at < flushed || random.chance(0.5) {
+                        disk.extend(bound);
+                    }
+                }
+                _ => {}
             }
         }
         disk
@@ -470,6 +591,10 @@ mod tests {
 
     /// Commits transactions; revoked blocks are then written as data, which count from the next commit on.
     fn run(seed: u64, features: u32, has_barriers: bool) -> Run {
+        run_with(seed, features, Ext4Options { barrier: has_barriers, ..Ext4Options::default() }).0
+    }
+
+    fn run_with(seed: u64, features: u32, options: Ext4Options) -> (Run, CheckpointCounts) {
         let port = Rc::new(Recorder { image: Image::in_memory(BLOCKS), requests: RefCell::default() });
         let first = superblock(features).encode();
         let mut block = vec![0; BLOCK_BYTES];
@@ -477,7 +602,6 @@ mod tests {
         let write = Write::new(Block(600), vec![Payload::Bytes(block.into())]);
         block_on(port.write(write).completed()).unwrap();
         block_on(port.flush().completed()).unwrap();
-        let options = Ext4Options { barrier: has_barriers, ..Ext4Options::default() };
         let journal = Journal::open(Rc::clone(&port) as _, superblock(features), log_blocks(), &options);
         let journal = block_on(journal).unwrap();
         let mut random = RandomStream::new(seed, "transactions");
@@ -512,7 +636,7 @@ mod tests {
         }
         block_on(journal.empty()).unwrap();
         let requests = port.requests.borrow().clone();
-        Run { requests, states }
+        (Run { requests, states }, journal.counts())
     }
 
     /// The number of transactions whose state a disk shows, if it is one of the states from `least` on.
@@ -526,22 +650,83 @@ mod tests {
         (least..run.states.len().min(least + 2)).find(|&at| is(&run.states[at].0))
     }
 
+    const V3: u32 = incompat::REVOKE | incompat::WIDE | incompat::CSUM_V3;
+
+    /// The first state after a cut that is none of those that it may show.
+    fn wrong_after_cuts(run: &Run, seed: u64) -> Option<String> {
+        let mut random = RandomStream::new(seed, "cuts");
+        (run.states[0].1..=run.requests.len()).flat_map(|after| [after; 3]).find_map(|after| {
+            let committed = run.states.iter().rposition(|(_, requests)| *requests <= after).unwrap();
+            let disk = cut(&run.requests[..after], &mut random);
+            shows(&disk, run, committed).is_none().then(|| format!("seed {seed}, after {after} requests"))
+        })
+    }
+
     #[test]
     fn what_was_committed_survives_any_cut_and_what_was_revoked_does_not_come_back() {
-        for (seed, features) in [
-            (1, incompat::REVOKE),
-            (2, incompat::REVOKE | incompat::WIDE | incompat::CSUM_V3),
-            (3, incompat::REVOKE | incompat::CSUM_V2),
-        ] {
-            let run = run(seed, features, true);
-            let mut random = RandomStream::new(seed, "cuts");
-            for after in run.states[0].1..=run.requests.len() {
-                let committed = run.states.iter().rposition(|(_, requests)| *requests <= after).unwrap();
-                for _ in 0..3 {
-                    let disk = cut(&run.requests[..after], &mut random);
-                    assert!(shows(&disk, &run, committed).is_some(), "seed {seed}, after {after} requests");
-                }
+        for (seed, features) in [(1, incompat::REVOKE), (2, V3), (3, incompat::REVOKE | incompat::CSUM_V2)] {
+            for checkpoint_by in [CheckpointBy::Write, CheckpointBy::Share] {
+                let options = Ext4Options { checkpoint_by, ..Ext4Options::default() };
+                assert_eq!(wrong_after_cuts(&run_with(seed, features, options).0, seed), None);
             }
+        }
+    }
+
+    #[test]
+    fn planted_mistakes_of_checkpoints_by_share_are_found() {
+        for planted in [
+            PlantedBug::PairAfterRevoke,
+            PlantedBug::OlderPair,
+            PlantedBug::TailBeforeShare,
+            PlantedBug::SharedEscaped,
+        ] {
+            let options = Ext4Options {
+                checkpoint_by: CheckpointBy::Share,
+                planted: Some(planted),
+                ..Ext4Options::default()
+            };
+            let found =
+                (1..20).find_map(|seed| wrong_after_cuts(&run_with(seed, V3, options.clone()).0, seed));
+            assert!(found.is_some(), "{planted:?}");
+        }
+    }
+
+    /// What a checkpoint by SHARE sends is what one by writing sends, with a SHARE of the same blocks for each write (share §9.2).
+    #[test]
+    fn a_checkpoint_by_share_sends_the_same_without_writes_to_places() {
+        for seed in 1..5 {
+            let [(written, by_write), (shared, by_share)] =
+                [CheckpointBy::Write, CheckpointBy::Share].map(|checkpoint_by| {
+                    run_with(seed, V3, Ext4Options { checkpoint_by, ..Ext4Options::default() })
+                });
+            let is_home = |request: &Request, log: &[Addr]| match request {
+                Request::Write(write) => !log.contains(&Addr(write.block.0)),
+                _ => matches!(request, Request::Share(_)),
+            };
+            let log = log_blocks();
+            // In the order of the requests: each request of the log and each flush, and the sorted blocks that come to their
+            // places in between.
+            let steps = |run: &Run| {
+                let mut steps: Vec<(Option<Request>, BTreeSet<u64>)> = vec![(None, BTreeSet::new())];
+                for request in &run.requests[run.states[0].1..] {
+                    let homes = &mut steps.last_mut().unwrap().1;
+                    match request {
+                        Request::Share(remaps) => {
+                            homes.extend(remaps.iter().flat_map(|r| (r.dst.0..).take(r.count as usize)));
+                        }
+                        Request::Write(write) if is_home(request, &log) => {
+                            homes.extend((write.block.0..).take(write.payloads.len()));
+                        }
+                        other => steps.push((Some(other.clone()), BTreeSet::new())),
+                    }
+                }
+                steps
+            };
+            assert_eq!(steps(&written), steps(&shared), "seed {seed}");
+            assert_eq!(by_write.home_writes, by_share.shared_blocks + by_share.escaped_blocks);
+            assert_eq!(by_share.home_writes, by_share.escaped_blocks);
+            assert_eq!(by_write.checkpoints, by_share.checkpoints);
+            assert!(by_share.shared_blocks > 100 && by_share.escaped_blocks > 10, "{by_share:?}");
         }
     }
 

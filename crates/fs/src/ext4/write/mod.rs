@@ -38,8 +38,8 @@ use crate::port::{BLOCK_BYTES, Block, BlockPort, Ticket, Write, bytes_of};
 use crate::vfs::{Errno, Event, Pool};
 use flashweir_core::Payload;
 use flight::Flight;
-use journal::Journal;
-pub use options::{Ext4Metrics, Ext4Options, Journaling, PlantedBug};
+use journal::{CheckpointCounts, Journal};
+pub use options::{CheckpointBy, Ext4Metrics, Ext4Options, Journaling, PlantedBug};
 use state::{State, Step, Stop, block_of};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -118,6 +118,9 @@ impl Ext4 {
         check_writable(&volume)?;
         if options.commit_mode == CommitMode::DualMode && !is_kept(&*port).await {
             return Err(Error::Refused("dual-mode journaling on a disk without barriers".into()));
+        }
+        if options.checkpoint_by == CheckpointBy::Share && port.share_blocks_max() == 0 {
+            return Err(Error::Refused("checkpoints by SHARE on a disk without that command".into()));
         }
         let mut recovered = AtMount::default();
         if volume.needs_recovery() {
@@ -232,7 +235,10 @@ impl Ext4 {
 
     /// Counters since the mount.
     pub fn metrics(&self) -> Ext4Metrics {
-        self.state.borrow().metrics
+        let journal = self.journal.counts();
+        let CheckpointCounts { checkpoints, home_writes, shared_blocks, shares, escaped_blocks } = journal;
+        let metrics = self.state.borrow().metrics;
+        Ext4Metrics { checkpoints, home_writes, shared_blocks, shares, escaped_blocks, ..metrics }
     }
 
     /// Runs an operation on the state, and again each time that a block which it needs has been loaded.

@@ -28,6 +28,28 @@ impl Journaling {
     }
 }
 
+/// How a checkpoint brings the blocks of the log to their places.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckpointBy {
+    /// It writes them once more.
+    #[default]
+    Write,
+    /// Their places take over the copies in the log by SHARE (share §5): SOJ with ordered data, SDJ with journalled data. The disk has
+    /// to have that command.
+    Share,
+}
+
+impl CheckpointBy {
+    /// Name of the way.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Share => "share",
+        }
+    }
+}
+
 /// How a volume is mounted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -41,6 +63,8 @@ pub struct Ext4Options {
     pub multi_version: bool,
     /// Number of blocks of the log in use from which on they are written to their places; 0 waits until the log is full.
     pub checkpoint_blocks: u32,
+    /// How they come there.
+    pub checkpoint_by: CheckpointBy,
     /// Whether the disk is asked to make writes durable, and to do so in order. Without it a power cut may destroy the volume.
     pub barrier: bool,
     /// Whether blocks are discarded when the transaction that freed them is durable.
@@ -76,11 +100,19 @@ pub enum PlantedBug {
     /// Dual mode: a checkpoint writes contents to their places although their transactions were only dispatched and are not
     /// durable.
     ForgottenConflicts,
+    /// A block that was revoked is still brought to its place by SHARE.
+    PairAfterRevoke,
+    /// Of a block that is in several transactions the place takes over the oldest copy in the log.
+    OlderPair,
+    /// The log is reused before the SHAREs of its blocks are durable.
+    TailBeforeShare,
+    /// A place takes over a copy in the log of which the first word was taken out.
+    SharedEscaped,
 }
 
 impl PlantedBug {
     /// All planted bugs, with their names.
-    pub const ALL: [(Self, &'static str); 10] = [
+    pub const ALL: [(Self, &'static str); 14] = [
         (Self::NoBarriers, "no-barriers"),
         (Self::UnorderedData, "unordered-data"),
         (Self::NoFlushBeforeCommit, "no-flush-before-commit"),
@@ -91,14 +123,21 @@ impl PlantedBug {
         (Self::TrustedOldCommits, "trusted-old-commits"),
         (Self::SplitWrites, "split-writes"),
         (Self::ForgottenConflicts, "forgotten-conflicts"),
+        (Self::PairAfterRevoke, "pair-after-revoke"),
+        (Self::OlderPair, "older-pair"),
+        (Self::TailBeforeShare, "tail-before-share"),
+        (Self::SharedEscaped, "shared-escaped"),
     ];
 
-    /// Whether the bug can have an effect in these modes.
-    pub fn is_of(self, journaling: Journaling, commit_mode: CommitMode) -> bool {
+    /// Whether the bug can have an effect with these options.
+    pub fn is_of(self, options: &Ext4Options) -> bool {
         match self {
-            Self::ForgottenConflicts => commit_mode == CommitMode::DualMode,
-            Self::UnorderedData => journaling == Journaling::Ordered,
-            Self::SplitWrites => journaling == Journaling::Journal,
+            Self::ForgottenConflicts => options.commit_mode == CommitMode::DualMode,
+            Self::UnorderedData => options.journaling == Journaling::Ordered,
+            Self::SplitWrites => options.journaling == Journaling::Journal,
+            Self::PairAfterRevoke | Self::OlderPair | Self::TailBeforeShare | Self::SharedEscaped => {
+                options.checkpoint_by == CheckpointBy::Share
+            }
             _ => true,
         }
     }
@@ -112,6 +151,7 @@ impl Default for Ext4Options {
             commit_mode: CommitMode::Legacy,
             multi_version: false,
             checkpoint_blocks: 0,
+            checkpoint_by: CheckpointBy::Write,
             barrier: true,
             discard: false,
             commit_interval: Duration::from_secs(5),
@@ -135,6 +175,16 @@ metrics! {
         conflicts,
         /// Blocks revoked by committed transactions.
         revoked_blocks,
+        /// Checkpoints.
+        checkpoints,
+        /// Blocks that checkpoints wrote to their places.
+        home_writes,
+        /// Blocks whose places took over the copy in the log by SHARE.
+        shared_blocks,
+        /// SHARE commands.
+        shares,
+        /// Blocks that were written although checkpoints share, because the copy in the log is escaped.
+        escaped_blocks,
         /// Calls of fbarrier and fdatabarrier.
         barriers,
         /// Calls of fsync and fdatasync that needed a transaction to be committed.
