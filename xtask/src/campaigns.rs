@@ -9,7 +9,7 @@ pub(crate) const CRASH_WORLDS: u32 = 20;
 pub(crate) const CRASH_DRAWN: u32 = 200;
 
 /// Campaigns of power cuts of file systems.
-pub(crate) const FILE_CUTS: [&str; 21] = [
+pub(crate) const FILE_CUTS: [&str; 26] = [
     "--sequences seq-1 --states-each 12",
     "--format ext4 --sequences seq-1 --states-each 6",
     "--format ext4-journal --sequences seq-1 --states-each 6",
@@ -31,6 +31,11 @@ pub(crate) const FILE_CUTS: [&str; 21] = [
     "--format ext4 --sequences random --count 4 --states-each 40 --on device",
     "--format ext4-dual --sequences random --count 6 --states-each 40 --on device",
     "--format f2fs-dual --sequences random --count 6 --states-each 40 --on device",
+    "--format ext4-soj --sequences seq-1 --states-each 4",
+    "--format ext4-sdj --sequences seq-1 --states-each 4",
+    "--format ext4-soj --sequences reuse --on late --count 30 --states-each 40 --kernel-every 400",
+    "--format ext4-sdj-dual --sequences random --count 30 --states-each 40 --kernel-every 400",
+    "--format ext4-sdj-dual --sequences random --count 6 --states-each 40 --on device",
 ];
 
 /// Campaigns of power cuts below SQLite: its journal modes with waiting, with order where durability is kept, and with order alone.

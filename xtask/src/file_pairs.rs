@@ -4,7 +4,8 @@
 
 use std::fmt::Write as _;
 
-const FORMATS: [&str; 5] = ["f2fs", "f2fs-dual", "ext4", "ext4-journal", "ext4-dual"];
+const FORMATS: [&str; 8] =
+    ["f2fs", "f2fs-dual", "ext4", "ext4-journal", "ext4-dual", "ext4-soj", "ext4-sdj", "ext4-sdj-dual"];
 
 const DEVICES: [&str; 3] = ["model", "late", "device"];
 

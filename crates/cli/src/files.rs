@@ -15,9 +15,10 @@ use flashweir_core::Duration;
 use flashweir_db::DataIo;
 use flashweir_device::DeviceConfig;
 use flashweir_device::config::{PersistPolicy, RangeFlushSupport};
-use flashweir_fs::ext4::Journaling;
+use flashweir_fs::ext4::{CheckpointBy, Journaling};
 use flashweir_fs::f2fs::Flushing;
 use flashweir_fs::order::CommitMode;
+use flashweir_fs::port::BLOCK_BYTES;
 use flashweir_fs::vfs::{CacheConfig, HostCosts, MountOptions};
 use flashweir_fs::{Kind, Mode};
 use flashweir_host::HostConfig;
@@ -108,6 +109,10 @@ pub(crate) struct FormatOptions {
     /// ext4 with --commit dual: a transaction does not wait for earlier ones that have blocks of it; each has its own version of them
     #[arg(long)]
     multi_version: bool,
+    /// ext4: how a checkpoint brings blocks of the journal to their places: it writes them, or they take over the journal's copies by
+    /// SHARE (SOJ with ordered data, SDJ with `--journal-mode journal`), which needs a device with ftl.share.pages [default: write]
+    #[arg(long, value_name = "WAY", value_enum)]
+    checkpoint: Option<CheckpointArg>,
     /// With `--flush rflush`, checkpoints of F2FS are made durable by range flushes too
     #[arg(long)]
     range_checkpoints: bool,
@@ -137,6 +142,14 @@ pub(crate) enum JournalModeArg {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CheckpointArg {
+    /// Each block is written once more
+    Write,
+    /// SHARE: no block is written again
+    Share,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CommitArg {
     /// By waiting and flushes
     Legacy,
@@ -160,6 +173,7 @@ impl FormatOptions {
         for (is_given, option, needed) in [
             (self.journal_mode.is_some(), "--journal-mode", Kind::Ext4),
             (self.multi_version, "--multi-version", Kind::Ext4),
+            (self.checkpoint.is_some(), "--checkpoint", Kind::Ext4),
             (self.fastboot, "--fastboot", Kind::F2fs),
             (self.range_checkpoints, "--range-checkpoints", Kind::F2fs),
             (flush.contains(&FlushArg::Rflush), "--flush rflush", Kind::F2fs),
@@ -172,6 +186,9 @@ impl FormatOptions {
         let mut mode = Mode::from(kind).committing(self.commit_mode());
         mode.ext4.journaling = self.journal_mode.map_or_else(Default::default, JournalModeArg::journaling);
         mode.ext4.multi_version = self.multi_version;
+        if self.checkpoint == Some(CheckpointArg::Share) {
+            mode.ext4.checkpoint_by = CheckpointBy::Share;
+        }
         mode.f2fs.fastboot = self.fastboot;
         if self.range_checkpoints {
             mode.f2fs.checkpoint = Flushing::RangeFlush;
@@ -194,6 +211,19 @@ impl FormatOptions {
             return Err(Failure::Usage(format!(
                 "--commit cannot be `dual` on {name}: order.policy is none: expected --set \
                  order.policy=in-order-recovery, or --commit legacy"
+            )));
+        }
+        if self.checkpoint == Some(CheckpointArg::Share) {
+            let unit = device.geometry.unit_bytes;
+            let reason = match device.ftl.share.pages {
+                0 => "ftl.share.pages is 0: expected --set ftl.share.pages=65536".to_owned(),
+                _ if unit.0 != BLOCK_BYTES as u64 => format!(
+                    "geometry.unit_bytes is {unit}, and SHARE works on whole units: expected --set geometry.unit_bytes=4KiB"
+                ),
+                _ => return Ok(()),
+            };
+            return Err(Failure::Usage(format!(
+                "--checkpoint cannot be `share` on {name}: {reason}, or --checkpoint write"
             )));
         }
         Ok(())
@@ -416,6 +446,8 @@ fn lines(result: &FilesResult) -> String {
             count("of these by a commit", "ext4.fsyncs_by_commit"),
             count("transactions committed", "ext4.commits"),
             count("blocks in them", "ext4.journalled_blocks"),
+            count("blocks written to their places by checkpoints", "ext4.home_writes"),
+            count("blocks shared by checkpoints", "ext4.shared_blocks"),
         ]),
     }
     rows.push(["CPUs of the host at work, mean".to_owned(), cpus]);
@@ -433,10 +465,6 @@ fn mounted(result: &FilesResult) -> String {
     let Some(options) = &result.ext4 else {
         return result.f2fs.map_or(String::new(), |mode| format!("f2fs {}, ", commit(mode)));
     };
-    let journaling = match options.journaling {
-        Journaling::Ordered => "ordered",
-        Journaling::Journal => "journal",
-        Journaling::Writeback => "writeback",
-    };
-    format!("ext4 {journaling} {}, ", commit(options.commit_mode))
+    let share = if options.checkpoint_by == CheckpointBy::Share { ", checkpoints by SHARE" } else { "" };
+    format!("ext4 {} {}{share}, ", options.journaling.name(), commit(options.commit_mode))
 }

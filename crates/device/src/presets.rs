@@ -8,11 +8,12 @@
 use crate::config::DeviceConfig;
 
 /// Name and text of each preset.
-const PRESETS: [(&str, &str); 15] = [
+const PRESETS: [(&str, &str); 16] = [
     ("rflush", include_str!("../presets/rflush.toml")),
     ("amf", include_str!("../presets/amf.toml")),
     ("amf-dftl", include_str!("../presets/amf-dftl.toml")),
     ("qblke", include_str!("../presets/qblke.toml")),
+    ("share-960evo", include_str!("../presets/share-960evo.toml")),
     ("remap-ssd", include_str!("../presets/remap-ssd.toml")),
     ("barrier-ufs", include_str!("../presets/barrier-ufs.toml")),
     ("barrier-850", include_str!("../presets/barrier-850.toml")),
@@ -83,6 +84,7 @@ mod tests {
             ("amf", 16 << 30),
             ("amf-dftl", 16 << 30),
             ("qblke", 64 << 30),
+            ("share-960evo", 18 << 30),
             ("remap-ssd", 20 << 30),
             ("mqsim-small-ideal", 16 << 30),
             ("mqsim-default", 512 << 30),
@@ -111,6 +113,7 @@ mod tests {
             ("amf", 33_000),
             ("amf-dftl", 33_000),
             ("qblke", 52_400),
+            ("share-960evo", 24_564),
             ("remap-ssd", 60_000),
             ("barrier-ufs", 20_000),
             ("mqsim-default", 24_576),

@@ -216,13 +216,16 @@ pub struct Counts {
     pub cleaned_background: u64,
     /// Number of blocks written into holes.
     pub filled_holes: u64,
+    /// Number of blocks that checkpoints of ext4 brought to their places by SHARE.
+    #[serde(default)]
+    pub shared_blocks: u64,
 }
 
 impl Counts {
     /// Returns the counts with those of a file system added.
     pub(super) fn with(self, did: Did) -> Self {
-        let Did { cleaned, cleaned_background, filled_holes } = did;
-        Self { cleaned, cleaned_background, filled_holes, ..self }
+        let Did { cleaned, cleaned_background, filled_holes, shared_blocks } = did;
+        Self { cleaned, cleaned_background, filled_holes, shared_blocks, ..self }
     }
 
     /// Adds other counts.
@@ -241,6 +244,7 @@ impl Counts {
         self.cleaned += other.cleaned;
         self.cleaned_background += other.cleaned_background;
         self.filled_holes += other.filled_holes;
+        self.shared_blocks += other.shared_blocks;
     }
 }
 

@@ -28,11 +28,11 @@ use std::sync::Arc;
 /// For even seeds it is a phone's device, with a buffer that overflows, a link that takes time, several units per page,
 /// and word lines that a cut destroys as a whole. Where the file system relies on order, the device keeps epochs in one
 /// of the three ways, and has more spare blocks, because versions that an epoch may still need cannot be
-/// garbage-collected.
+/// garbage-collected. For a file system that uses SHARE it has that, too.
 fn config(base: &Base) -> DeviceConfig {
     use PersistPolicy::{InOrderRecovery, InOrderWriteBack, Transactional};
     let is_phone = base.seed.is_multiple_of(2);
-    let is_ordered = base.format.device_kind() == DeviceKind::D3;
+    let is_ordered = base.format.device_kind() >= DeviceKind::D3;
     let name = if is_phone { "mobile-ufs" } else { "rflush" };
     let mut config = preset(name).expect("it is among the presets");
     let geometry = &mut config.geometry;
@@ -43,6 +43,10 @@ fn config(base: &Base) -> DeviceConfig {
     config.ftl.over_provisioning = if is_ordered { 0.3 } else { 0.15 };
     if is_ordered {
         config.order.policy = [InOrderRecovery, Transactional, InOrderWriteBack][(base.seed % 3) as usize];
+    }
+    if base.format.shares() {
+        // Of three devices one has a table that is soon full, so that it copies.
+        config.ftl.share.pages = if base.seed.is_multiple_of(3) { 12 } else { 4096 };
     }
     config.faults.paired_page_loss = is_phone;
     let block_bytes = u64::from(geometry.pages_per_block) * geometry.page_bytes.0;

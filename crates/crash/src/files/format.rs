@@ -4,7 +4,7 @@
 //! the file system.
 
 use flashweir_contract::DeviceKind;
-use flashweir_fs::ext4::Journaling;
+use flashweir_fs::ext4::{CheckpointBy, Journaling};
 use flashweir_fs::order::CommitMode;
 use flashweir_fs::{Kind, Mode};
 use serde::{Deserialize, Serialize};
@@ -19,12 +19,18 @@ pub struct Format {
     pub journaling: Journaling,
     /// How the order of its commits is kept.
     pub commit_mode: CommitMode,
+    /// How checkpoints of ext4 bring blocks to their places.
+    pub checkpoint_by: CheckpointBy,
 }
 
 impl Format {
     /// F2FS, with range flushes where the host has them.
-    pub const F2FS: Self =
-        Self { kind: Kind::F2fs, journaling: Journaling::Ordered, commit_mode: CommitMode::Legacy };
+    pub const F2FS: Self = Self {
+        kind: Kind::F2fs,
+        journaling: Journaling::Ordered,
+        commit_mode: CommitMode::Legacy,
+        checkpoint_by: CheckpointBy::Write,
+    };
     /// F2FS that orders instead of waiting, on a disk with barriers.
     pub const F2FS_DUAL: Self = Self { commit_mode: CommitMode::DualMode, ..Self::F2FS };
     /// ext4 with ordered data.
@@ -34,18 +40,34 @@ impl Format {
     /// ext4 with ordered data and dual-mode journaling, on a disk with barriers.
     pub const EXT4_DUAL: Self = Self { commit_mode: CommitMode::DualMode, ..Self::EXT4 };
 
+    /// ext4 with ordered data and checkpoints by SHARE (share §5.3).
+    pub const EXT4_SOJ: Self = Self { checkpoint_by: CheckpointBy::Share, ..Self::EXT4 };
+    /// ext4 with journalled data and checkpoints by SHARE.
+    pub const EXT4_SDJ: Self = Self { checkpoint_by: CheckpointBy::Share, ..Self::EXT4_JOURNAL };
+    /// The same with dual-mode journaling, on a disk with barriers and SHARE.
+    pub const EXT4_SDJ_DUAL: Self = Self { commit_mode: CommitMode::DualMode, ..Self::EXT4_SDJ };
+
     /// All formats, with their names.
-    pub const ALL: [(Self, &'static str); 5] = [
+    pub const ALL: [(Self, &'static str); 8] = [
         (Self::F2FS, "f2fs"),
         (Self::F2FS_DUAL, "f2fs-dual"),
         (Self::EXT4, "ext4"),
         (Self::EXT4_JOURNAL, "ext4-journal"),
         (Self::EXT4_DUAL, "ext4-dual"),
+        (Self::EXT4_SOJ, "ext4-soj"),
+        (Self::EXT4_SDJ, "ext4-sdj"),
+        (Self::EXT4_SDJ_DUAL, "ext4-sdj-dual"),
     ];
 
     /// Names of the formats.
-    pub const NAMES: [&str; 5] =
-        [Self::ALL[0].1, Self::ALL[1].1, Self::ALL[2].1, Self::ALL[3].1, Self::ALL[4].1];
+    pub const NAMES: [&str; Self::ALL.len()] = {
+        let (mut names, mut at) = ([""; Self::ALL.len()], 0);
+        while at < names.len() {
+            names[at] = Self::ALL[at].1;
+            at += 1;
+        }
+        names
+    };
 
     /// Returns the format with this name.
     pub fn named(name: &str) -> Option<Self> {
@@ -62,11 +84,17 @@ impl Format {
         self.commit_mode == CommitMode::DualMode
     }
 
+    /// Whether it uses SHARE.
+    pub fn shares(self) -> bool {
+        self.checkpoint_by == CheckpointBy::Share
+    }
+
     /// Returns the kind of its model device.
     pub fn device_kind(self) -> DeviceKind {
-        match self.commit_mode {
-            CommitMode::Legacy => DeviceKind::D1,
-            CommitMode::DualMode => DeviceKind::D3,
+        match (self.checkpoint_by, self.commit_mode) {
+            (CheckpointBy::Share, _) => DeviceKind::D4,
+            (CheckpointBy::Write, CommitMode::Legacy) => DeviceKind::D1,
+            (CheckpointBy::Write, CommitMode::DualMode) => DeviceKind::D3,
         }
     }
 
@@ -100,9 +128,9 @@ impl TryFrom<String> for Format {
 
 /// Converts a format to a mount mode.
 impl From<Format> for Mode {
-    fn from(Format { kind, journaling, commit_mode }: Format) -> Self {
+    fn from(Format { kind, journaling, commit_mode, checkpoint_by }: Format) -> Self {
         let mut mode = Self::from(kind).committing(commit_mode);
-        mode.ext4.journaling = journaling;
+        (mode.ext4.journaling, mode.ext4.checkpoint_by) = (journaling, checkpoint_by);
         mode
     }
 }

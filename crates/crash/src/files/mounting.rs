@@ -23,6 +23,8 @@ pub struct Did {
     pub cleaned_background: u64,
     /// Number of blocks written into holes.
     pub filled_holes: u64,
+    /// Number of blocks that took over the journal's copies by SHARE.
+    pub shared_blocks: u64,
 }
 
 /// Makes a volume to be tested, on a disk of [`BLOCKS`] blocks; its options may depend on the seed.
@@ -96,8 +98,14 @@ fn ext4_options(Setup { format, base, .. }: Setup) -> Ext4Options {
         journaling: format.journaling,
         commit_mode: format.commit_mode,
         multi_version: base & 2 != 0,
-        // Within a sequence, checkpoints must coincide with transactions that are not durable.
-        checkpoint_blocks: if format.is_dual() { 24 } else { 0 },
+        // Within a sequence, checkpoints must coincide with transactions that are not durable. Those that share come more often on
+        // one volume than on the other.
+        checkpoint_blocks: match (format.shares(), format.is_dual()) {
+            (true, _) if base.is_multiple_of(2) => 10,
+            (true, _) | (_, true) => 24,
+            (false, false) => 0,
+        },
+        checkpoint_by: format.checkpoint_by,
         discard: !base.is_multiple_of(2),
         ..Ext4Options::default()
     }
@@ -127,6 +135,7 @@ impl Add for Did {
             cleaned: self.cleaned + other.cleaned,
             cleaned_background: self.cleaned_background + other.cleaned_background,
             filled_holes: self.filled_holes + other.filled_holes,
+            shared_blocks: self.shared_blocks + other.shared_blocks,
         }
     }
 }
@@ -138,6 +147,7 @@ impl Did {
             cleaned: fs.metric("cleaned_foreground"),
             cleaned_background: fs.metric("cleaned_background"),
             filled_holes: fs.metric("filled_holes"),
+            shared_blocks: fs.metric("shared_blocks"),
         }
     }
 }

@@ -3,7 +3,6 @@
 //! Invariant: before any cut, volume and reference give the same answers and show the same contents.
 
 use super::case::{Case, Fault};
-use super::format::Format;
 use super::mounting::Did;
 use super::ops::{Made, Op, Ops, Runner};
 use super::oracle::{History, Step};
@@ -11,6 +10,7 @@ use super::tree::Tree;
 use super::volume::{Base, Clock, forever, mount, reference, touch};
 use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;
+use flashweir_fs::ext4::Journaling;
 use flashweir_fs::port::BlockPort;
 use flashweir_fs::vfs::{Errno, Vfs};
 use flashweir_fs::{AnyFs, Mounted as _};
@@ -63,7 +63,7 @@ impl Noted {
         let states = vec![Arc::clone(&case.base.tree)];
         let numbers = case.base.numbers.clone();
         let grows_by_pages = case.base.format.is_ext4();
-        let has_whole_writes = case.base.format == Format::EXT4_JOURNAL;
+        let has_whole_writes = case.base.format.journaling == Journaling::Journal;
         let history = History { states, numbers, grows_by_pages, has_whole_writes, ..History::default() };
         let history = Rc::new(RefCell::new(history));
         Ok(Self { expected, history, did: Rc::default(), end: Rc::default(), phase: Rc::default() })

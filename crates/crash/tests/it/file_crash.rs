@@ -170,6 +170,41 @@ fn file_cuts_of_ext4_keep_versions_and_order() {
     }
 }
 
+/// Checkpoints by SHARE keep the promises of the mode that they are in, on any device with that command and on ours.
+#[test]
+fn file_cuts_keep_promises_where_checkpoints_share() {
+    for (format, on, sequences) in [
+        (Format::EXT4_SOJ, On::Model, Sequences::Seq2),
+        (Format::EXT4_SOJ, On::Late, Sequences::Reuse),
+        (Format::EXT4_SDJ, On::Model, Sequences::Reuse),
+        (Format::EXT4_SDJ, On::Late, Sequences::Random),
+        (Format::EXT4_SDJ_DUAL, On::Model, Sequences::Seq2),
+        (Format::EXT4_SDJ_DUAL, On::Late, Sequences::Random),
+        (Format::EXT4_SOJ, On::Device, Sequences::Random),
+        (Format::EXT4_SDJ_DUAL, On::Device, Sequences::Random),
+    ] {
+        let count = if on == On::Device { 3 } else { 8 };
+        let effort = Effort { states_max: 30, nested_every: 4, ..Effort::default() };
+        let config = FileCrashConfig { format, on, effort, ..config(sequences, count) };
+        let report = explore(&config, None, |_| true).unwrap();
+        assert_eq!(report.violations, [], "{format:?} {on:?} {sequences:?}");
+        assert!(report.totals.recovered > 20 && report.totals.shared_blocks > 0, "{report:?}");
+    }
+}
+
+/// Bugs of checkpoints by SHARE, each with the sequences that reveal it.
+#[test]
+fn checkpoints_by_share_that_have_bugs_are_found_out() {
+    for (format, name, sequences) in [
+        (Format::EXT4_SOJ, "pair-after-revoke", Sequences::Reuse),
+        (Format::EXT4_SOJ, "older-pair", Sequences::Random),
+        (Format::EXT4_SOJ, "tail-before-share", Sequences::Random),
+        (Format::EXT4_SDJ_DUAL, "forgotten-conflicts", Sequences::Random),
+    ] {
+        is_found_out(format, name, (sequences, 60));
+    }
+}
+
 /// F2FS that orders instead of waiting keeps its promises, and the order of barriers.
 #[test]
 fn file_cuts_of_f2fs_keep_order() {

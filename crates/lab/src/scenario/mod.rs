@@ -261,10 +261,11 @@ fn shape(text: &str) -> Table {
 fn device_shape() -> Table {
     let mut config = presets::preset("datacenter-tlc-plp-nvme").expect("the preset exists");
     config.buffer.protected = Some(Bytes::mib(1));
-    // Page-mapped devices, and those with a resident map, leave these keys out.
+    // Page-mapped devices, those with a resident map, and those without SHARE leave these keys out.
     config.firmware = FirmwareKind::OpenChannel;
     config.ftl.translation = Translation::DemandCached;
     config.ftl.demand.cached = 0.5;
+    config.ftl.share.pages = 1;
     Table::try_from(config).expect("every configuration is a TOML table")
 }
 

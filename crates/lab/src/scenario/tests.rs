@@ -217,7 +217,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "preset = \"rflush\"",
         "preset = \"rflsh\"",
-        "dir/s.toml: unknown preset `rflsh` in device 0 (rflsh); did you mean `rflush`? Presets: rflush, amf, amf-dftl, qblke, remap-ssd, barrier-ufs, barrier-850, barrier-843, mqsim-default, mqsim-small-ideal, consumer-tlc-nvme, datacenter-tlc-plp-nvme, mobile-ufs, sata-mlc, low-latency-slc",
+        "dir/s.toml: unknown preset `rflsh` in device 0 (rflsh); did you mean `rflush`? Presets: rflush, amf, amf-dftl, qblke, share-960evo, remap-ssd, barrier-ufs, barrier-850, barrier-843, mqsim-default, mqsim-small-ideal, consumer-tlc-nvme, datacenter-tlc-plp-nvme, mobile-ufs, sata-mlc, low-latency-slc",
     ),
     (
         "preset = \"rflush\"",
@@ -318,7 +318,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "preset = \"rflush\"",
         "preset = \"rflush\"\nset = { ftl = 3 }",
-        "dir/s.toml: `ftl` in device 0 (rflush) cannot be 3: expected a table with the keys allocation, demand, gc, metadata, over_provisioning, striping, translation, wear",
+        "dir/s.toml: `ftl` in device 0 (rflush) cannot be 3: expected a table with the keys allocation, demand, gc, metadata, over_provisioning, share, striping, translation, wear",
     ),
     (
         "preset = \"rflush\"",

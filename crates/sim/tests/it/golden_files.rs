@@ -15,7 +15,7 @@ use flashweir_core::Duration;
 use flashweir_core::random::RandomStream;
 use flashweir_device::Device;
 use flashweir_device::config::{PersistPolicy, RangeFlushSupport};
-use flashweir_fs::ext4::Journaling;
+use flashweir_fs::ext4::{CheckpointBy, Journaling};
 use flashweir_fs::f2fs::{Background, Flushing};
 use flashweir_fs::order::CommitMode;
 use flashweir_fs::vfs::{
@@ -48,6 +48,10 @@ impl Case {
         if is_dual {
             config.order.policy = PersistPolicy::InOrderRecovery;
             config.buffer.range_flush = RangeFlushSupport::Selective;
+        }
+        if self.mode.ext4.checkpoint_by == CheckpointBy::Share {
+            // Small enough to be full at times.
+            config.ftl.share.pages = 300;
         }
         Stack::new(Device::new(config, OPTIONS), self.flush)
     }
@@ -242,6 +246,15 @@ fn cases() -> Vec<(String, Case)> {
         mode.ext4.journaling = journaling;
         mode.ext4.discard = journaling == Journaling::Ordered;
         cases.push((format!("ext4 {journaling:?} {commit_mode:?}"), Case { mode, flush: FlushMode::Flush }));
+    }
+    for (name, journaling, commit_mode) in [
+        ("SOJ", Journaling::Ordered, CommitMode::Legacy),
+        ("SDJ", Journaling::Journal, CommitMode::DualMode),
+    ] {
+        let mut mode = Mode::from(Kind::Ext4).committing(commit_mode);
+        (mode.ext4.journaling, mode.ext4.checkpoint_by) = (journaling, CheckpointBy::Share);
+        mode.ext4.checkpoint_blocks = 200;
+        cases.push((format!("ext4 {name} {commit_mode:?}"), Case { mode, flush: FlushMode::Flush }));
     }
     for commit_mode in [CommitMode::Legacy, CommitMode::DualMode] {
         for flush in [FlushMode::Flush, FlushMode::RangeFlush] {
