@@ -138,6 +138,7 @@ calls! {
     async fn read_pages<'a>(ino: Ino, first: u64, pages: &'a mut [Payload]) -> Result<()>;
     async fn reserve(ino: Ino, range: (u64, u64)) -> Result<()>;
     async fn write_pages<'a>(ino: Ino, pages: &'a [DirtyPage], cause: WriteCause) -> Result<()>;
+    async fn write_at_once<'a>(ino: Ino, pages: &'a [DirtyPage], end: u64, now: Timestamp) -> Result<()>;
     async fn allocate(ino: Ino, range: (u64, u64), keep_size: bool, now: Timestamp) -> Result<()>;
     async fn pages_from(ino: Ino, first: u64) -> Result<PageRun>;
     async fn punch_pages(ino: Ino, first: u64, count: u64, now: Timestamp) -> Result<()>;
@@ -152,6 +153,7 @@ calls! {
     fn wrote(ino: Ino, end: u64, now: Timestamp) -> ();
     fn prefetch(ino: Ino, index: u64) -> ();
     fn accessed(ino: Ino, now: Timestamp) -> ();
+    fn at_once_max() -> Option<u64>;
     fn has_barriers() -> bool;
     fn syncs_in_order() -> bool;
     fn has_background() -> bool;

@@ -176,6 +176,19 @@ pub(crate) trait Engine: 'static {
     fn wrote(&self, ino: NumberOf<Self>, end: u64, now: Timestamp);
     fn prefetch(&self, _ino: NumberOf<Self>, _index: u64) {}
     async fn write_pages(&self, ino: NumberOf<Self>, pages: &[DirtyPage], cause: WriteCause) -> Result<()>;
+    async fn write_at_once(
+        &self,
+        ino: NumberOf<Self>,
+        pages: &[DirtyPage],
+        end: u64,
+        now: Timestamp,
+    ) -> Result<()> {
+        self.wrote(ino, end, now);
+        self.write_pages(ino, pages, WriteCause::Sync).await
+    }
+    fn at_once_max(&self) -> Option<u64> {
+        None
+    }
     async fn allocate(
         &self,
         ino: NumberOf<Self>,
@@ -452,6 +465,14 @@ impl<E: Engine> Fs for E {
 
     async fn write_pages(&self, ino: Ino, pages: &[DirtyPage], cause: WriteCause) -> Result<()> {
         Engine::write_pages(self, number::<E>(ino)?, pages, cause).await
+    }
+
+    async fn write_at_once(&self, ino: Ino, pages: &[DirtyPage], end: u64, now: Timestamp) -> Result<()> {
+        Engine::write_at_once(self, number::<E>(ino)?, pages, end, now).await
+    }
+
+    fn at_once_max(&self) -> Option<u64> {
+        Engine::at_once_max(self)
     }
 
     async fn allocate(&self, ino: Ino, range: (u64, u64), keep_size: bool, now: Timestamp) -> Result<()> {

@@ -46,8 +46,8 @@ pub struct History {
     pub numbers: Pairs,
     /// Whether an unsynced file may have grown by only a part of a write, namely whole pages from its start on.
     pub grows_by_pages: bool,
-    /// Whether the data of one write call are there wholly or not at all (version consistency).
-    pub has_whole_writes: bool,
+    /// Whether a file shows one version: data, length and attributes as they were after one operation (share §5.11).
+    pub has_versions: bool,
 }
 
 /// Reason why a state is not allowed.
@@ -435,8 +435,9 @@ impl Judge<'_> {
             Body::File(bytes) => {
                 let bodies: Vec<&[u8]> = versions.iter().filter_map(|node| file(node)).collect();
                 self.file(&path, bytes, &bodies, is_new, floor)?;
-                if self.history.has_whole_writes {
+                if self.history.has_versions {
                     self.versions(&path, bytes, model, floor)?;
+                    self.one_version(&path, node, model, is_new)?;
                 }
             }
             Body::Symlink(target) if node.body != newest.body => {
@@ -544,8 +545,8 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// Checks that of each write to a file all pages are as before it, or all as after it. Operations that change pages
-    /// past the page cache, or beside it, split earlier writes.
+    /// Checks that of each write to a file all pages are as before it, or all as after it. Operations of other tasks, whose
+    /// place among those of this one is not known, split earlier writes.
     fn versions(
         &self,
         path: &dyn Fn() -> String,
@@ -560,16 +561,7 @@ impl Judge<'_> {
                 tree.opened(of).and_then(|path| tree.find(&path)) == Some(model)
             })
         };
-        let splits = begun.iter().enumerate().rposition(|(index, step)| match &step.op {
-            Op::Direct(of, ..)
-            | Op::Allocate(of, ..)
-            | Op::AllocateKeep(of, ..)
-            | Op::Punch(of, ..)
-            | Op::Truncate(of, _)
-            | Op::Creat(of) => touches(index, of),
-            Op::Aside(_) | Op::AppendHeld(_) => true,
-            _ => false,
-        });
+        let splits = begun.iter().rposition(|step| matches!(step.op, Op::Aside(_) | Op::AppendHeld(_)));
         for (index, step) in begun.iter().enumerate().skip(splits.map_or(floor, |at| floor.max(at + 1))) {
             let (Op::Write(of, ..) | Op::Append(of, _)) = &step.op else { continue };
             if !touches(index, of) {
@@ -595,6 +587,40 @@ impl Judge<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Checks that data, length, mode and attributes of a file are as after one operation. A hole whose ends lie within
+    /// pages is made in several steps, and other tasks' operations have no place among those of this one.
+    fn one_version(
+        &self,
+        path: &dyn Fn() -> String,
+        node: &Node,
+        model: u64,
+        is_new: bool,
+    ) -> Result<(), Violation> {
+        let has_steps = |step: &Step| match &step.op {
+            Op::Punch(_, offset, len) => [*offset, offset + len].iter().any(|at| at % PAGE_BYTES as u64 != 0),
+            op => matches!(op, Op::Aside(_) | Op::AppendHeld(_)),
+        };
+        if self.history.steps[..self.last].iter().any(has_steps) {
+            return Ok(());
+        }
+        let floor = self.floors.data(model).min(self.floors.xattrs(model));
+        let is_like = |known: &Node| {
+            // A write to a file that does not exist creates it first.
+            let is_created = is_new && file(node).is_some_and(<[u8]>::is_empty);
+            (known.body == node.body || is_created)
+                && (known.mode, &known.xattrs) == (node.mode, &node.xattrs)
+        };
+        let mut known = self.states(floor).filter_map(|(_, tree)| tree.node(model));
+        match known.any(is_like) {
+            true => Ok(()),
+            false => Err(Violation::Version(format!(
+                "{}: data, length, mode and attributes were never together (durable since {})",
+                path(),
+                self.since(floor)
+            ))),
+        }
     }
 
     /// Returns the content of a file in a state; empty if it did not exist.

@@ -63,8 +63,8 @@ impl Noted {
         let states = vec![Arc::clone(&case.base.tree)];
         let numbers = case.base.numbers.clone();
         let grows_by_pages = case.base.format.is_ext4();
-        let has_whole_writes = case.base.format.journaling == Journaling::Journal;
-        let history = History { states, numbers, grows_by_pages, has_whole_writes, ..History::default() };
+        let has_versions = case.base.format.journaling == Journaling::Journal;
+        let history = History { states, numbers, grows_by_pages, has_versions, ..History::default() };
         let history = Rc::new(RefCell::new(history));
         Ok(Self { expected, history, did: Rc::default(), end: Rc::default(), phase: Rc::default() })
     }

@@ -1,5 +1,6 @@
 //! The crash laboratory of file systems: the bugs that it must find, and correct behaviour in which it must find none.
 
+use flashweir_contract::{Exploration, LogPos};
 use flashweir_crash::files::bug::bug_named;
 use flashweir_crash::files::case::Case;
 use flashweir_crash::files::explorer::{self, run};
@@ -190,6 +191,64 @@ fn file_cuts_keep_promises_where_checkpoints_share() {
         assert_eq!(report.violations, [], "{format:?} {on:?} {sequences:?}");
         assert!(report.totals.recovered > 20 && report.totals.shared_blocks > 0, "{report:?}");
     }
+}
+
+/// Two-sided: old data under new attributes can be seen where data are ordered, with SHARE or without, and cannot where they are
+/// journalled (share §9.10).
+#[test]
+fn litmus_old_data_under_new_metadata() {
+    let ops: Ops =
+        "write:A/foo:0+9000,fsync:A/foo,write:A/foo:0+9000,chmod:A/foo:600,write:B/bar:0+100,fsync:B/bar"
+            .parse()
+            .unwrap();
+    for (format, expected) in [
+        (Format::EXT4, true),
+        (Format::EXT4_SOJ, true),
+        (Format::EXT4_JOURNAL, false),
+        (Format::EXT4_SDJ, false),
+        (Format::EXT4_SDJ_DUAL, false),
+    ] {
+        let base = Base::make(format, 6).unwrap();
+        let case = Case {
+            on: On::Model,
+            base: &base,
+            mode: FlushMode::Flush,
+            planted: None,
+            ops: &ops,
+            effort: Effort::default(),
+            outside: None,
+        };
+        let mut ran = run(&case).unwrap();
+        ran.history.has_versions = true;
+        let exploration =
+            Exploration { exhaustive_atoms_max: 4, pairs: false, random_draws: 16, ..Exploration::default() };
+        let (mut states, mut is_seen) = (0, false);
+        for cut in (0..ran.end).step_by(3).chain([ran.end]) {
+            let woken = ran.port.after_cut(LogPos(cut), exploration, |port| {
+                states += 1;
+                let tree =
+                    recover(&mut port.clone(), Setup::new(format, FlushMode::Flush, base.seed)).unwrap();
+                match ran.history.judge(cut.into(), &tree) {
+                    Ok(()) => Ok(()),
+                    Err(Violation::Version(_)) => {
+                        is_seen = true;
+                        Ok(())
+                    }
+                    Err(other) => Err(other),
+                }
+            });
+            woken.unwrap_or_else(|violation| panic!("{format:?} at {cut}: {violation:?}"));
+        }
+        assert_eq!((is_seen, states > 50), (expected, true), "{format:?}: {states} states");
+    }
+}
+
+/// Found by `weir crash files --format ext4-sdj-dual`: pages of one write were handed to the journal in two calls, because one of them
+/// was still on its way from an earlier fbarrier.
+#[test]
+fn regression_pages_of_one_write_are_in_one_transaction() {
+    let words = "write:A/old:0+5000,fbarrier:A/old,write:A/old:4096+20000,sync";
+    finds_nothing_after(&Base::make(Format::EXT4_SDJ_DUAL, 154).unwrap(), words, 10);
 }
 
 /// Bugs of checkpoints by SHARE, each with the sequences that reveal it.

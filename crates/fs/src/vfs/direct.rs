@@ -93,8 +93,9 @@ impl<F: Fs> Vfs<F> {
         self.end_last_page(inode, offset).await?;
         let mut at = first;
         let mut failed = None;
+        let at_once_max = self.0.fs.at_once_max();
         while at < end {
-            let count = (end - at).min(CHUNK_PAGES);
+            let count = (end - at).min(at_once_max.unwrap_or(CHUNK_PAGES));
             match self.write_chunk_direct(inode, (at, count), first, source).await {
                 Ok(written) => at += written,
                 Err(errno) => {
@@ -104,7 +105,9 @@ impl<F: Fs> Vfs<F> {
             }
             let bytes = (at - first) * PAGE;
             inode.grow(offset + bytes);
-            self.0.fs.wrote(inode.ino, offset + bytes, self.timestamp());
+            if at_once_max.is_none() {
+                self.0.fs.wrote(inode.ino, offset + bytes, self.timestamp());
+            }
         }
         self.count(|count| count.direct_written_pages += at - first);
         match failed {
@@ -129,13 +132,18 @@ impl<F: Fs> Vfs<F> {
             reserved => reserved.map(|()| count)?,
         };
         let page = |index| DirtyPage { index, payload: source.page(index, (index - first) * PAGE) };
-        if count == 1 {
-            self.0.fs.write_pages(inode.ino, &[page(at)], WriteCause::Direct).await?;
+        let fs = &self.0.fs;
+        let is_at_once = fs.at_once_max().is_some();
+        if count == 1 && !is_at_once {
+            fs.write_pages(inode.ino, &[page(at)], WriteCause::Direct).await?;
             return Ok(1);
         }
         let mut batch = self.0.batches.take();
         batch.extend((at..at + count).map(page));
-        let written = self.0.fs.write_pages(inode.ino, &batch, WriteCause::Direct).await;
+        let written = match is_at_once {
+            true => fs.write_at_once(inode.ino, &batch, (at + count) * PAGE, self.timestamp()).await,
+            false => fs.write_pages(inode.ino, &batch, WriteCause::Direct).await,
+        };
         self.note_written();
         self.0.batches.give_back(batch);
         written.map(|()| count)

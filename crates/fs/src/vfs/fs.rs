@@ -180,6 +180,19 @@ pub trait Fs: 'static {
     /// not make them durable. After an error the vfs treats all of them as unwritten.
     async fn write_pages(&self, ino: Ino, pages: &[DirtyPage], cause: WriteCause) -> Result<()>;
 
+    /// Where data are journalled: pages that were just written to the cache, and what [`Fs::wrote`] notes, in one step, so that
+    /// everything is in the journal in the order of the calls.
+    async fn write_at_once(&self, ino: Ino, pages: &[DirtyPage], end: u64, now: Timestamp) -> Result<()> {
+        self.wrote(ino, end, now);
+        self.write_pages(ino, pages, WriteCause::Sync).await
+    }
+
+    /// Most pages of one call of [`Fs::write_at_once`] that a power cut shows wholly or not at all; `None` where pages are written
+    /// later, by [`Fs::write_pages`].
+    fn at_once_max(&self) -> Option<u64> {
+        None
+    }
+
     /// Reserves room for the range without writing to it, for writes that come later; `keep_size` leaves the length of the file as
     /// it is.
     async fn allocate(&self, _ino: Ino, _range: (u64, u64), _keep_size: bool, _now: Timestamp) -> Result<()> {

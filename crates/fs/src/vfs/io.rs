@@ -15,7 +15,7 @@ use super::inode::Inode;
 use super::pages::State;
 use super::state::Vfs;
 use super::types::*;
-use super::{Errno, Fs};
+use super::{Errno, Fs, WriteCause};
 use flashweir_core::Payload;
 use std::rc::Rc;
 
@@ -187,7 +187,8 @@ impl<F: Fs> Vfs<F> {
         let end = offset + source.len();
         let mut at = offset;
         let mut failed = None;
-        let chunk_max = CHUNK_PAGES.min(self.0.options.cache.dirty_hard_pages);
+        let at_once_max = self.0.fs.at_once_max();
+        let chunk_max = at_once_max.unwrap_or(CHUNK_PAGES).min(self.0.options.cache.dirty_hard_pages);
         while at < end && failed.is_none() {
             let first = at / PAGE;
             let chunk = match self.prepare(inode, (at, end.min((first + chunk_max) * PAGE))).await {
@@ -209,8 +210,15 @@ impl<F: Fs> Vfs<F> {
                 inode.grow(at);
             }
             if at > begun {
-                self.0.fs.wrote(inode.ino, at, self.timestamp());
-                self.queue_dirty(inode);
+                if at_once_max.is_some() {
+                    if let Err(errno) = self.write_at_once(inode, pages_of(begun, at - begun), at).await {
+                        failed = Some(errno);
+                        at = begun;
+                    }
+                } else {
+                    self.0.fs.wrote(inode.ino, at, self.timestamp());
+                    self.queue_dirty(inode);
+                }
                 self.forget_emptied();
             }
         }
@@ -331,7 +339,7 @@ impl<F: Fs> Vfs<F> {
         if self.0.pages.borrow().pages_of(inode.owner) == 0 {
             return Ok(());
         }
-        self.write_range(inode, range, super::WriteCause::Sync).await?;
+        self.write_range(inode, range, WriteCause::Sync).await?;
         self.drop_pages(inode, range).await;
         Ok(())
     }
@@ -381,6 +389,9 @@ impl<F: Fs> Vfs<F> {
         let mut is_reserved = false;
         loop {
             match self.zero_page_tail(inode, index, tail, is_reserved) {
+                Some(Step::Done) if self.0.fs.at_once_max().is_some() => {
+                    return self.write_range(inode, (index, index + 1), WriteCause::Sync).await;
+                }
                 Some(Step::Done) => return Ok(()),
                 Some(Step::Busy) => inode.changed.wait().await,
                 Some(Step::Absent) => drop(self.fill(inode, (index, index + 1)).await?),

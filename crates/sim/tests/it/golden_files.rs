@@ -247,10 +247,9 @@ fn cases() -> Vec<(String, Case)> {
         mode.ext4.discard = journaling == Journaling::Ordered;
         cases.push((format!("ext4 {journaling:?} {commit_mode:?}"), Case { mode, flush: FlushMode::Flush }));
     }
-    for (name, journaling, commit_mode) in [
-        ("SOJ", Journaling::Ordered, CommitMode::Legacy),
-        ("SDJ", Journaling::Journal, CommitMode::DualMode),
-    ] {
+    for (name, journaling, commit_mode) in
+        [("SOJ", Journaling::Ordered, CommitMode::Legacy), ("SDJ", Journaling::Journal, CommitMode::DualMode)]
+    {
         let mut mode = Mode::from(Kind::Ext4).committing(commit_mode);
         (mode.ext4.journaling, mode.ext4.checkpoint_by) = (journaling, CheckpointBy::Share);
         mode.ext4.checkpoint_blocks = 200;

@@ -507,11 +507,13 @@ impl Ext4 {
     }
 
     /// Writes pages by way of the journal: as many in one transaction as it has room for.
+    /// `wrote` is the end of what was written and the time, which are noted in the same transaction.
     pub(super) async fn journal_pages(
         &self,
         ino: layout::Ino,
         pages: &[DirtyPage],
         cause: WriteCause,
+        wrote: Option<(u64, Timestamp)>,
     ) -> Result<()> {
         let is_split = self.options.planted == Some(PlantedBug::SplitWrites);
         let most = if is_split { pages.len().div_ceil(2) } else { self.data_blocks_max() };
@@ -519,19 +521,28 @@ impl Ext4 {
             if is_split && number > 0 {
                 self.commit().await?;
             }
-            let mut result = self.journal_part(ino, part, cause).await;
+            let mut result = self.journal_part(ino, part, cause, wrote).await;
             if result == Err(Errno::ENOSPC) && self.state.borrow().counts.waiting > 0 {
                 // Blocks become free with a commit. Pages that already have blocks keep them.
                 self.turn_over().await?;
-                result = self.journal_part(ino, part, cause).await;
+                result = self.journal_part(ino, part, cause, wrote).await;
             }
             result?;
         }
         Ok(())
     }
 
-    async fn journal_part(&self, ino: layout::Ino, pages: &[DirtyPage], cause: WriteCause) -> Result<()> {
+    async fn journal_part(
+        &self,
+        ino: layout::Ino,
+        pages: &[DirtyPage],
+        cause: WriteCause,
+        wrote: Option<(u64, Timestamp)>,
+    ) -> Result<()> {
         let _handle = self.handle(pages.len()).await?;
+        if let Some((end, now)) = wrote {
+            Engine::wrote(self, ino, end, now);
+        }
         let mut at = 0;
         while at < pages.len() {
             let (rest, first) = (&pages[at..], pages[at].index);
@@ -696,7 +707,7 @@ impl Engine for Ext4 {
     async fn write_pages(&self, ino: layout::Ino, pages: &[DirtyPage], cause: WriteCause) -> Result<()> {
         if self.options.journaling == Journaling::Journal {
             // The path of journalled data is in a box, so that the other futures are not larger by it.
-            let journalled: Boxed<'_, _> = Box::pin(self.journal_pages(ino, pages, cause));
+            let journalled: Boxed<'_, _> = Box::pin(self.journal_pages(ino, pages, cause, None));
             return journalled.await;
         }
         let (mut at, mut result, mut tickets) = (0, Ok(()), self.tickets.take());
@@ -737,6 +748,22 @@ impl Engine for Ext4 {
         let ended = self.end_data(&mut tickets).await;
         self.tickets.give_back(tickets);
         result.and(ended)
+    }
+
+    async fn write_at_once(
+        &self,
+        ino: layout::Ino,
+        pages: &[DirtyPage],
+        end: u64,
+        now: Timestamp,
+    ) -> Result<()> {
+        let journalled: Boxed<'_, _> =
+            Box::pin(self.journal_pages(ino, pages, WriteCause::Sync, Some((end, now))));
+        journalled.await
+    }
+
+    fn at_once_max(&self) -> Option<u64> {
+        (self.options.journaling == Journaling::Journal).then(|| self.data_blocks_max() as u64)
     }
 
     async fn allocate(

@@ -23,7 +23,7 @@ use super::journal::Closed;
 use super::{CommitMode, Ext4, Journaling, PlantedBug};
 use crate::order::{Dispatched, STREAM};
 use crate::port::{Block, Ticket, Write};
-use crate::vfs::{Barrier, DirtyPage, Errno};
+use crate::vfs::{Barrier, DirtyPage, Errno, WriteCause};
 use flashweir_core::{Contents, Order};
 use std::rc::Rc;
 
@@ -55,9 +55,7 @@ impl Ext4 {
         self.state.borrow_mut().metrics.barriers += 1;
         let is_journalled = self.options.journaling == Journaling::Journal;
         let tickets = match is_journalled {
-            true => {
-                self.journal_pages(ino, pages, crate::vfs::WriteCause::Sync).await.map(|()| Vec::new())?
-            }
+            true => self.journal_pages(ino, pages, WriteCause::Sync, None).await.map(|()| Vec::new())?,
             false => self.dispatch_pages(ino, pages, kind).await?,
         };
         let data = Dispatched::new(tickets);
