@@ -9,7 +9,7 @@ pub(crate) const CRASH_WORLDS: u32 = 20;
 pub(crate) const CRASH_DRAWN: u32 = 200;
 
 /// Campaigns of power cuts of file systems.
-pub(crate) const FILE_CUTS: [&str; 26] = [
+pub(crate) const FILE_CUTS: [&str; 28] = [
     "--sequences seq-1 --states-each 12",
     "--format ext4 --sequences seq-1 --states-each 6",
     "--format ext4-journal --sequences seq-1 --states-each 6",
@@ -36,6 +36,8 @@ pub(crate) const FILE_CUTS: [&str; 26] = [
     "--format ext4-soj --sequences reuse --on late --count 30 --states-each 40 --kernel-every 400",
     "--format ext4-sdj-dual --sequences random --count 30 --states-each 40 --kernel-every 400",
     "--format ext4-sdj-dual --sequences random --count 6 --states-each 40 --on device",
+    "--format f2fs-ssc --sequences cleaning --count 3 --states-each 10 --on late",
+    "--format f2fs-ssc-dual --sequences cleaning --count 3 --states-each 10",
 ];
 
 /// Campaigns of power cuts below SQLite: its journal modes with waiting, with order where durability is kept, and with order alone.

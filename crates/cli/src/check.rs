@@ -69,7 +69,7 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "SHELL COMMAND")]
     setup: Option<String>,
     /// File system; ext4 has its data ordered, ext4-journal in its journal; f2fs-dual and ext4-dual are for disks with barriers, ext4-soj
-    /// and ext4-sdj (ordered and journalled data) for disks with SHARE
+    /// and ext4-sdj (ordered and journalled data), and f2fs-ssc, for disks with SHARE
     #[arg(long, value_name = "FORMAT", value_parser = Format::NAMES, default_value = "ext4")]
     format: String,
     /// Size of its disk

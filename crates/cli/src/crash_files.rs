@@ -57,7 +57,7 @@ minimised, and ends the command with exit code 1. On the simulated device (--on 
 operations of its flash, and the device recovers first.")]
 pub(crate) struct CrashFilesArgs {
     /// File system; ext4 has its data ordered, ext4-journal in its journal; f2fs-dual and ext4-dual are for disks with barriers, ext4-soj
-    /// and ext4-sdj (ordered and journalled data) for disks with SHARE
+    /// and ext4-sdj (ordered and journalled data), and f2fs-ssc, for disks with SHARE
     #[arg(long, value_name = "FORMAT", value_parser = Format::NAMES, default_value = "f2fs")]
     pub(crate) format: String,
     /// Family of sequences: all of one operation, random ones of two, longer random ones, those on a nearly full volume, those in which
@@ -281,13 +281,13 @@ fn shown(report: &FileCrashReport) -> String {
     row(&format!("images that {} found good", judge_of(report.format.kind).name), totals.outside);
     if report.format.is_ext4() {
         row("images that the kernel recovered as we do", totals.replayed);
-        if report.format.shares() {
-            row("blocks shared by checkpoints during sequences", totals.shared_blocks);
-        }
     } else {
         row("sections cleaned during sequences", totals.cleaned + totals.cleaned_background);
         row("  in the background", totals.cleaned_background);
         row("blocks written into holes", totals.filled_holes);
+    }
+    if report.format.shares {
+        row("blocks moved by SHARE during sequences", totals.shared_blocks);
     }
     let mut text = format!(
         "{} of {} on the {}, flushes as {}, seed {}: {}{all} sequences, violations: {}\n\n{}",

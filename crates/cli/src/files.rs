@@ -16,7 +16,7 @@ use flashweir_db::DataIo;
 use flashweir_device::DeviceConfig;
 use flashweir_device::config::{PersistPolicy, RangeFlushSupport};
 use flashweir_fs::ext4::{CheckpointBy, Journaling};
-use flashweir_fs::f2fs::Flushing;
+use flashweir_fs::f2fs::{CleanBy, Flushing};
 use flashweir_fs::order::CommitMode;
 use flashweir_fs::port::BLOCK_BYTES;
 use flashweir_fs::vfs::{CacheConfig, HostCosts, MountOptions};
@@ -113,6 +113,10 @@ pub(crate) struct FormatOptions {
     /// SHARE (SOJ with ordered data, SDJ with `--journal-mode journal`), which needs a device with ftl.share.pages [default: write]
     #[arg(long, value_name = "WAY", value_enum)]
     checkpoint: Option<CheckpointArg>,
+    /// F2FS: how cleaning moves blocks of data: it reads and writes them, or their new places take over the old ones by SHARE (SSC),
+    /// which needs a device with ftl.share.pages [default: copy]
+    #[arg(long, value_name = "WAY", value_enum)]
+    clean: Option<CleanArg>,
     /// With `--flush rflush`, checkpoints of F2FS are made durable by range flushes too
     #[arg(long)]
     range_checkpoints: bool,
@@ -150,6 +154,14 @@ pub(crate) enum CheckpointArg {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CleanArg {
+    /// Each block is read and written
+    Copy,
+    /// SHARE: no block is read or written
+    Share,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CommitArg {
     /// By waiting and flushes
     Legacy,
@@ -174,6 +186,7 @@ impl FormatOptions {
             (self.journal_mode.is_some(), "--journal-mode", Kind::Ext4),
             (self.multi_version, "--multi-version", Kind::Ext4),
             (self.checkpoint.is_some(), "--checkpoint", Kind::Ext4),
+            (self.clean.is_some(), "--clean", Kind::F2fs),
             (self.fastboot, "--fastboot", Kind::F2fs),
             (self.range_checkpoints, "--range-checkpoints", Kind::F2fs),
             (flush.contains(&FlushArg::Rflush), "--flush rflush", Kind::F2fs),
@@ -188,6 +201,9 @@ impl FormatOptions {
         mode.ext4.multi_version = self.multi_version;
         if self.checkpoint == Some(CheckpointArg::Share) {
             mode.ext4.checkpoint_by = CheckpointBy::Share;
+        }
+        if self.clean == Some(CleanArg::Share) {
+            mode.f2fs.clean_by = CleanBy::Share;
         }
         mode.f2fs.fastboot = self.fastboot;
         if self.range_checkpoints {
@@ -213,17 +229,22 @@ impl FormatOptions {
                  order.policy=in-order-recovery, or --commit legacy"
             )));
         }
-        if self.checkpoint == Some(CheckpointArg::Share) {
+        let shares = [
+            (self.checkpoint == Some(CheckpointArg::Share), "--checkpoint", "write"),
+            (self.clean == Some(CleanArg::Share), "--clean", "copy"),
+        ];
+        for (_, option, other) in shares.into_iter().filter(|(is_asked, ..)| *is_asked) {
             let unit = device.geometry.unit_bytes;
             let reason = match device.ftl.share.pages {
                 0 => "ftl.share.pages is 0: expected --set ftl.share.pages=65536".to_owned(),
                 _ if unit.0 != BLOCK_BYTES as u64 => format!(
-                    "geometry.unit_bytes is {unit}, and SHARE works on whole units: expected --set geometry.unit_bytes=4KiB"
+                    "geometry.unit_bytes is {unit}, and SHARE works on whole units: expected --set \
+                     geometry.unit_bytes=4KiB"
                 ),
-                _ => return Ok(()),
+                _ => continue,
             };
             return Err(Failure::Usage(format!(
-                "--checkpoint cannot be `share` on {name}: {reason}, or --checkpoint write"
+                "{option} cannot be `share` on {name}: {reason}, or {option} {other}"
             )));
         }
         Ok(())
@@ -441,6 +462,8 @@ fn lines(result: &FilesResult) -> String {
                 "sections cleaned".to_owned(),
                 thousands(metric("f2fs.cleaned_foreground") + metric("f2fs.cleaned_background")),
             ],
+            count("blocks of data moved by cleaning", "f2fs.moved_data_blocks"),
+            count("of these by SHARE", "f2fs.shared_data_blocks"),
         ]),
         Some(_) => rows.extend([
             count("of these by a commit", "ext4.fsyncs_by_commit"),

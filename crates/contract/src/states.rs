@@ -264,31 +264,47 @@ impl<'a> LegalStates<'a> {
 
     /// Adds each promised unit that no newer unit replaces, with everything it depends on.
     fn keep_promises(&mut self) {
+        if self.or_newer.is_empty() {
+            return;
+        }
+        let kept = |atom: &u32| self.kept[*atom as usize];
+        let mut newest = self.newest((0..self.atoms.len() as u32).filter(kept));
         for &(atom, unit) in &self.or_newer {
-            let place = self.units[unit as usize].place;
-            let is_newer = |index: u32| index >= unit && self.units[index as usize].place == place;
-            let mut kept = self.atoms.iter().zip(&self.kept).filter(|(_, kept)| **kept);
-            if kept.any(|(atom, _)| (atom.first..atom.first + atom.len).any(is_newer)) {
+            let newer = newest[self.units[unit as usize].place as usize];
+            if newer != NONE && newer >= unit {
                 continue;
             }
             for other in 0..self.atoms.len() as u32 {
-                let put = other == atom || self.depends(atom, other);
-                self.kept[other as usize] |= put;
+                if (other == atom || self.depends(atom, other)) && !self.kept[other as usize] {
+                    self.kept[other as usize] = true;
+                    self.show(other, &mut newest);
+                }
+            }
+        }
+    }
+
+    /// Returns the newest unit of each place among these atoms.
+    fn newest(&self, atoms: impl Iterator<Item = u32>) -> Vec<u32> {
+        let mut newest = vec![NONE; self.log.places.len()];
+        atoms.for_each(|atom| self.show(atom, &mut newest));
+        newest
+    }
+
+    /// Adds the units of an atom to the newest ones.
+    fn show(&self, atom: u32, newest: &mut [u32]) {
+        let atom = &self.atoms[atom as usize];
+        for unit in atom.first..atom.first + atom.len {
+            let place = &mut newest[self.units[unit as usize].place as usize];
+            if *place == NONE || *place < unit {
+                *place = unit;
             }
         }
     }
 
     /// Returns the state of the set in `kept` and the hash of its contents.
     fn state(&self) -> (CrashState, u64) {
-        let mut newest = vec![NONE; self.log.places.len()];
-        for (atom, _) in self.atoms.iter().zip(&self.kept).filter(|(_, kept)| **kept) {
-            for unit in atom.first..atom.first + atom.len {
-                let place = &mut newest[self.units[unit as usize].place as usize];
-                if *place == NONE || *place < unit {
-                    *place = unit;
-                }
-            }
-        }
+        let kept = |atom: &u32| self.kept[*atom as usize];
+        let newest = self.newest((0..self.atoms.len() as u32).filter(kept));
         let hash = newest.iter().zip(&self.log.places).fold(0, |hash: u64, (&unit, place)| {
             let content = if unit == NONE { place.initial } else { self.units[unit as usize].content };
             mix(hash.rotate_left(7) ^ content.0)

@@ -57,7 +57,18 @@ pub enum Request {
     Barrier(StreamId),
     /// Blocks take over the contents that others have now: all of them or none after a power cut, durable with the next flush
     /// (share §2). At most [`BlockPort::share_blocks_max`] blocks.
-    Share(Vec<Remap>),
+    Share(Share),
+}
+
+/// Blocks that take over the contents of others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// Which ones; no block changes twice.
+    pub remaps: Vec<Remap>,
+    /// Owners of the blocks that change, for range flushes; 0 is none.
+    pub tags: [Tag; 2],
+    /// Its part in the order of a stream.
+    pub order: InOrder,
 }
 
 /// Blocks from `dst` on that take over the contents of those from `src` on.
@@ -187,8 +198,8 @@ pub trait BlockPort: fmt::Debug {
     }
 
     /// Submits a SHARE.
-    fn share(&self, remaps: Vec<Remap>) -> Ticket {
-        self.submit(Request::Share(remaps))
+    fn share(&self, share: Share) -> Ticket {
+        self.submit(Request::Share(share))
     }
 }
 

@@ -19,7 +19,7 @@ use flashweir_core::{
 use flashweir_device::{Device, DeviceOptions, Recovery, RecoveryReport};
 use flashweir_fs::port::{
     Answer, AppendPort, BLOCK_BYTES, Block, BlockPort, InOrder, PortError, Progress, Remap, Request,
-    Selection, Ticket, Tickets, Write, bytes_of,
+    Selection, Share, Ticket, Tickets, Write, bytes_of,
 };
 use flashweir_host::{BlockLayer, Chain, HostConfig};
 use std::cell::RefCell;
@@ -250,12 +250,13 @@ pub(crate) fn command(request: Request, mode: FlushMode, whole_units: bool) -> O
             ordered(Command::new(0, Op::Trim { lba, blocks }), order)
         }
         Request::Barrier(stream) => ordered(Command::new(0, Op::Barrier), Some((stream, Order::Barrier))),
-        Request::Share(remaps) => {
+        Request::Share(Share { remaps, tags, order }) => {
             let pair = |Remap { dst, src, count }| {
                 let (dst, blocks) = range(dst, count as usize);
                 SharePair { dst, src: range(src, 0).0, blocks }
             };
-            plain(Op::Share(remaps.into_iter().map(pair).collect()))
+            let command = Command::new(0, Op::Share(remaps.into_iter().map(pair).collect()));
+            ordered(Command { tags, ..command }, order)
         }
         Request::Flush | Request::RangeFlush(_) if mode == FlushMode::NoFlush => None,
         Request::RangeFlush(Selection { ranges, tags }) if mode == FlushMode::RangeFlush => {

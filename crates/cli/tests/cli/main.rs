@@ -96,7 +96,7 @@ const BAD: [(&str, &str); 216] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("check", "missing: --verify <SHELL COMMAND>, <COMMAND>..."),
     ("check --verify true --", "missing: <COMMAND>..."),
-    ("check --verify true --format ext3 -- touch {}/a", "--format cannot be `ext3`: expected f2fs, f2fs-dual, ext4, ext4-journal, ext4-dual, ext4-soj, ext4-sdj or ext4-sdj-dual; did you mean `ext4`?"),
+    ("check --verify true --format ext3 -- touch {}/a", "--format cannot be `ext3`: expected f2fs, f2fs-dual, ext4, ext4-journal, ext4-dual, ext4-soj, ext4-sdj, ext4-sdj-dual, f2fs-ssc or f2fs-ssc-dual; did you mean `ext4`?"),
     ("check --verify true --size 1MiB -- touch {}/a", "--size 1MiB: 256 blocks are too small for a journal: expected at least 2048, or ^has_journal"),
     ("check --verify true --states 1 -- touch {}/a", "--states cannot be `1`: expected a whole number from 2 to 10000000"),
     ("check --verify true --dir nosuch -- touch {}/a", "--dir nosuch: No such file or directory (os error 2)"),

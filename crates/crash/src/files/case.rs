@@ -216,7 +216,7 @@ pub struct Counts {
     pub cleaned_background: u64,
     /// Number of blocks written into holes.
     pub filled_holes: u64,
-    /// Number of blocks that checkpoints of ext4 brought to their places by SHARE.
+    /// Number of blocks that checkpoints of ext4, or cleaning of F2FS, moved by SHARE.
     #[serde(default)]
     pub shared_blocks: u64,
 }

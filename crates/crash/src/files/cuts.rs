@@ -44,7 +44,7 @@ fn config(base: &Base) -> DeviceConfig {
     if is_ordered {
         config.order.policy = [InOrderRecovery, Transactional, InOrderWriteBack][(base.seed % 3) as usize];
     }
-    if base.format.shares() {
+    if base.format.shares {
         // Of three devices one has a table that is soon full, so that it copies.
         config.ftl.share.pages = if base.seed.is_multiple_of(3) { 12 } else { 4096 };
     }

@@ -5,6 +5,7 @@
 
 use flashweir_contract::DeviceKind;
 use flashweir_fs::ext4::{CheckpointBy, Journaling};
+use flashweir_fs::f2fs::CleanBy;
 use flashweir_fs::order::CommitMode;
 use flashweir_fs::{Kind, Mode};
 use serde::{Deserialize, Serialize};
@@ -19,8 +20,8 @@ pub struct Format {
     pub journaling: Journaling,
     /// How the order of its commits is kept.
     pub commit_mode: CommitMode,
-    /// How checkpoints of ext4 bring blocks to their places.
-    pub checkpoint_by: CheckpointBy,
+    /// Whether it uses SHARE: for the checkpoints of ext4, for the cleaning of F2FS.
+    pub shares: bool,
 }
 
 impl Format {
@@ -29,7 +30,7 @@ impl Format {
         kind: Kind::F2fs,
         journaling: Journaling::Ordered,
         commit_mode: CommitMode::Legacy,
-        checkpoint_by: CheckpointBy::Write,
+        shares: false,
     };
     /// F2FS that orders instead of waiting, on a disk with barriers.
     pub const F2FS_DUAL: Self = Self { commit_mode: CommitMode::DualMode, ..Self::F2FS };
@@ -41,14 +42,19 @@ impl Format {
     pub const EXT4_DUAL: Self = Self { commit_mode: CommitMode::DualMode, ..Self::EXT4 };
 
     /// ext4 with ordered data and checkpoints by SHARE (share §5.3).
-    pub const EXT4_SOJ: Self = Self { checkpoint_by: CheckpointBy::Share, ..Self::EXT4 };
+    pub const EXT4_SOJ: Self = Self { shares: true, ..Self::EXT4 };
     /// ext4 with journalled data and checkpoints by SHARE.
-    pub const EXT4_SDJ: Self = Self { checkpoint_by: CheckpointBy::Share, ..Self::EXT4_JOURNAL };
+    pub const EXT4_SDJ: Self = Self { shares: true, ..Self::EXT4_JOURNAL };
     /// The same with dual-mode journaling, on a disk with barriers and SHARE.
     pub const EXT4_SDJ_DUAL: Self = Self { commit_mode: CommitMode::DualMode, ..Self::EXT4_SDJ };
 
+    /// F2FS that cleans by SHARE (share §6).
+    pub const F2FS_SSC: Self = Self { shares: true, ..Self::F2FS };
+    /// The same with order instead of waiting, on a disk with barriers and SHARE.
+    pub const F2FS_SSC_DUAL: Self = Self { shares: true, ..Self::F2FS_DUAL };
+
     /// All formats, with their names.
-    pub const ALL: [(Self, &'static str); 8] = [
+    pub const ALL: [(Self, &'static str); 10] = [
         (Self::F2FS, "f2fs"),
         (Self::F2FS_DUAL, "f2fs-dual"),
         (Self::EXT4, "ext4"),
@@ -57,6 +63,8 @@ impl Format {
         (Self::EXT4_SOJ, "ext4-soj"),
         (Self::EXT4_SDJ, "ext4-sdj"),
         (Self::EXT4_SDJ_DUAL, "ext4-sdj-dual"),
+        (Self::F2FS_SSC, "f2fs-ssc"),
+        (Self::F2FS_SSC_DUAL, "f2fs-ssc-dual"),
     ];
 
     /// Names of the formats.
@@ -84,17 +92,12 @@ impl Format {
         self.commit_mode == CommitMode::DualMode
     }
 
-    /// Whether it uses SHARE.
-    pub fn shares(self) -> bool {
-        self.checkpoint_by == CheckpointBy::Share
-    }
-
     /// Returns the kind of its model device.
     pub fn device_kind(self) -> DeviceKind {
-        match (self.checkpoint_by, self.commit_mode) {
-            (CheckpointBy::Share, _) => DeviceKind::D4,
-            (CheckpointBy::Write, CommitMode::Legacy) => DeviceKind::D1,
-            (CheckpointBy::Write, CommitMode::DualMode) => DeviceKind::D3,
+        match (self.shares, self.commit_mode) {
+            (true, _) => DeviceKind::D4,
+            (false, CommitMode::Legacy) => DeviceKind::D1,
+            (false, CommitMode::DualMode) => DeviceKind::D3,
         }
     }
 
@@ -128,9 +131,12 @@ impl TryFrom<String> for Format {
 
 /// Converts a format to a mount mode.
 impl From<Format> for Mode {
-    fn from(Format { kind, journaling, commit_mode, checkpoint_by }: Format) -> Self {
+    fn from(Format { kind, journaling, commit_mode, shares }: Format) -> Self {
         let mut mode = Self::from(kind).committing(commit_mode);
-        (mode.ext4.journaling, mode.ext4.checkpoint_by) = (journaling, checkpoint_by);
+        mode.ext4.journaling = journaling;
+        if shares {
+            (mode.ext4.checkpoint_by, mode.f2fs.clean_by) = (CheckpointBy::Share, CleanBy::Share);
+        }
         mode
     }
 }

@@ -6,8 +6,8 @@ use super::bug::Bug;
 use super::format::Format;
 use super::setup::{BLOCKS, FULL, FULL_BLOCKS, Setup};
 use flashweir_core::Duration;
-use flashweir_fs::ext4::Ext4Options;
-use flashweir_fs::f2fs::{self, Background, F2fsOptions, Flushing, InPlace};
+use flashweir_fs::ext4::{CheckpointBy, Ext4Options};
+use flashweir_fs::f2fs::{self, Background, CleanBy, F2fsOptions, Flushing, InPlace};
 use flashweir_fs::port::BlockPort;
 use flashweir_fs::{AnyFs, Mode, Mounted as _, NewVolume};
 use flashweir_sim::stack::FlushMode;
@@ -23,7 +23,7 @@ pub struct Did {
     pub cleaned_background: u64,
     /// Number of blocks written into holes.
     pub filled_holes: u64,
-    /// Number of blocks that took over the journal's copies by SHARE.
+    /// Number of blocks that were moved by SHARE: to their places by checkpoints, or by cleaning.
     pub shared_blocks: u64,
 }
 
@@ -74,6 +74,7 @@ fn f2fs_options(setup: Setup) -> F2fsOptions {
         fsync: by,
         checkpoint: if is_odd && !format.is_dual() { by } else { Flushing::Flush },
         in_place,
+        clean_by: if format.shares { CleanBy::Share } else { CleanBy::Copy },
         discard_blocks_min: if is_odd { 1 } else { 16 },
         background: is_full.then(restless).or(F2fsOptions::default().background),
         // One base in eight, with range flushes for checkpoints.
@@ -100,12 +101,12 @@ fn ext4_options(Setup { format, base, .. }: Setup) -> Ext4Options {
         multi_version: base & 2 != 0,
         // Within a sequence, checkpoints must coincide with transactions that are not durable. Those that share come more often on
         // one volume than on the other.
-        checkpoint_blocks: match (format.shares(), format.is_dual()) {
+        checkpoint_blocks: match (format.shares, format.is_dual()) {
             (true, _) if base.is_multiple_of(2) => 10,
             (true, _) | (_, true) => 24,
             (false, false) => 0,
         },
-        checkpoint_by: format.checkpoint_by,
+        checkpoint_by: if format.shares { CheckpointBy::Share } else { CheckpointBy::Write },
         discard: !base.is_multiple_of(2),
         ..Ext4Options::default()
     }
@@ -147,7 +148,7 @@ impl Did {
             cleaned: fs.metric("cleaned_foreground"),
             cleaned_background: fs.metric("cleaned_background"),
             filled_holes: fs.metric("filled_holes"),
-            shared_blocks: fs.metric("shared_blocks"),
+            shared_blocks: fs.metric("shared_blocks") + fs.metric("shared_data_blocks"),
         }
     }
 }

@@ -26,4 +26,4 @@ pub use layout::node::{Inode, Kind, Time};
 pub use layout::{Nid, Superblock};
 pub use mkfs::{Options, mkfs};
 pub use volume::Volume;
-pub use write::{Background, F2fs, F2fsMetrics, F2fsOptions, Flushing, InPlace};
+pub use write::{Background, CleanBy, F2fs, F2fsMetrics, F2fsOptions, Flushing, InPlace};

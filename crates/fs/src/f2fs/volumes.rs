@@ -3,7 +3,7 @@
 use super::error::{Named, Result};
 use super::layout::Superblock;
 use super::volume::superblock_of;
-use super::write::{F2fs, F2fsOptions, PlantedBug};
+use super::write::{CleanBy, F2fs, F2fsOptions, PlantedBug};
 use super::{Options, Report, check, mkfs};
 use crate::any::Mounted;
 use crate::boxed::Boxed;
@@ -55,11 +55,12 @@ impl Volumes for Named {
     }
 
     fn describe(options: &F2fsOptions) -> String {
-        options.commit_mode.name().into()
+        let shared = if options.clean_by == CleanBy::Share { ", cleaning by SHARE" } else { "" };
+        format!("{}{shared}", options.commit_mode.name())
     }
 
     fn can_show(bug: PlantedBug, options: &F2fsOptions) -> bool {
-        bug.is_of(options.commit_mode)
+        bug.is_of(options)
     }
 
     fn planted(options: &mut F2fsOptions) -> &mut Option<PlantedBug> {

@@ -113,7 +113,7 @@ impl Image {
                 self.check(block, u64::from(count))?;
                 self.forget(block, count)
             }
-            Request::Share(remaps) => self.remap(&remaps),
+            Request::Share(share) => self.remap(&share.remaps),
         }
     }
 

@@ -174,7 +174,7 @@ fn word((request, under_way): &(Request, usize), kind: impl Fn(&Write) -> &'stat
         Request::RangeFlush(_) => ("R", None),
         Request::Discard { order, .. } => ("T", *order),
         Request::Barrier(_) => ("B", None),
-        Request::Share(_) => ("S", None),
+        Request::Share(share) => ("S", share.order),
         Request::Read { .. } => ("?", None),
     };
     let order = match order {

@@ -29,7 +29,7 @@ use super::super::layout::journal::{
 };
 use super::{CheckpointBy, Ext4Options, PlantedBug};
 use crate::order::{STREAM, answer, answers};
-use crate::port::{BLOCK_BYTES, Block, BlockPort, Remap, Request, Ticket, Write, bytes_of};
+use crate::port::{BLOCK_BYTES, Block, BlockPort, Remap, Request, Share, Ticket, Write, bytes_of};
 use crate::vfs::{Errno, Timestamp};
 use flashweir_core::{Order, Payload};
 use std::cell::{Cell, RefCell};
@@ -420,7 +420,10 @@ impl Journal {
             home.retain(|_, committed| committed.copy.is_none());
             counts.shared_blocks += pairs.len() as u64;
             counts.escaped_blocks += home.len() as u64;
-            requests.extend(pairs.chunks(self.share_blocks_max as usize).map(|p| Request::Share(remaps(p))));
+            let shares = pairs.chunks(self.share_blocks_max as usize);
+            requests.extend(
+                shares.map(|pairs| Request::Share(Share { remaps: remaps(pairs), ..Share::default() })),
+            );
             counts.shares += requests.len() as u64;
         }
         counts.home_writes += home.len() as u64;
@@ -566,7 +569,7 @@ mod tests {
                         }
                     }
                 }
-                Request::Share(remaps) => {
+                Request::Share(Share { remaps, .. }) => {
                     let content = |block: u64| live.get(&block).cloned().unwrap_or_default();
                     let bound: Vec<(u64, Payload)> = remaps
                         .iter()
@@ -711,7 +714,7 @@ mod tests {
                 for request in &run.requests[run.states[0].1..] {
                     let homes = &mut steps.last_mut().unwrap().1;
                     match request {
-                        Request::Share(remaps) => {
+                        Request::Share(Share { remaps, .. }) => {
                             homes.extend(remaps.iter().flat_map(|r| (r.dst.0..).take(r.count as usize)));
                         }
                         Request::Write(write) if is_home(request, &log) => {

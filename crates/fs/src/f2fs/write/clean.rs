@@ -5,10 +5,15 @@
 //! A summary names the owner that a block had when it was written; whether the owner still refers to the block is checked. Data go to the
 //! cold log at once. Nodes become dirty and move with the next checkpoint.
 //!
+//! With [`CleanBy::Share`] (SSC, share §6) blocks of data are neither read nor written: their new places take over the old ones, and the
+//! next checkpoint is made when that has been answered. Blocks that are in memory and newer are written. Nodes move as ever, since their
+//! footers chain what was synced.
+//!
 //! Invariants:
 //! 1. One section is cleaned at a time. From its choice on no page is written in place there, and writes that were under way then have
 //!    completed before it is read.
-//! 2. A block that was moved is readable at its new place at once: until it has arrived its content is in `moving`.
+//! 2. A block that was moved is readable at its new place at once: until it has arrived, `moving` has its content, or its old place,
+//!    which stays as it is until the next checkpoint.
 //! 3. Cleaning ends: each section is looked at once between two checkpoints, and where little was gained it is not tried
 //!    again before there are more holes.
 
@@ -16,13 +21,14 @@ use super::super::error::Result;
 use super::super::layout::node::{self, Footer};
 use super::super::layout::summary::Owner;
 use super::super::layout::{Addr, Geometry, Log, Nid, SEGMENT_BLOCKS, SegNo};
+use super::options::CleanBy;
 use super::space::Choice;
 use super::state::State;
 use super::stop::{Step, Stop};
 use super::{F2fs, Scope, Turns};
 use crate::boxed::Boxed;
 use crate::order::{answers, errno_of};
-use crate::port::{BlockBytes, Write, payload_of};
+use crate::port::{BlockBytes, Remap, Share, Ticket, Write, payload_of};
 use crate::vfs::{Errno, Timestamp};
 use flashweir_core::command::Tag;
 use flashweir_core::{Duration, Order, Payload};
@@ -63,14 +69,14 @@ impl State {
         }
     }
 
-    /// Moves a block of data to the cold log; the content is that of the disk, or newer. Does nothing if its owner does not refer
-    /// to it any more.
+    /// Moves a block of data to the cold log. The content that it gets is that of the disk, where that was read, or newer; none if
+    /// the disk has it. Does nothing if its owner does not refer to it any more.
     fn move_data(
         &mut self,
         from: Addr,
         owner: Owner,
-        content: &Payload,
-    ) -> Step<Option<(Nid, Addr, Payload)>> {
+        content: Option<&Payload>,
+    ) -> Step<Option<(Nid, Addr, Option<Payload>)>> {
         let Some((ino, index)) = self.data_of(from, owner)? else { return Ok(None) };
         let (segment, _) = self.geometry.place_of(from).expect("victims are in the main area");
         let age = self.sit[segment.0 as usize].mtime_s;
@@ -80,12 +86,10 @@ impl State {
         if self.inode(ino)?.extent.blocks > 0 {
             self.inode_mut(ino)?.extent = Default::default();
         }
-        let content = match self.blocks.get(&(ino, index)) {
-            Some(newer) => {
-                self.blocks_dirty.remove(&(ino, index));
-                payload_of(newer)
-            }
-            None => content.clone(),
+        let is_newer = self.blocks_dirty.remove(&(ino, index)) || content.is_some();
+        let content = match self.blocks.get(&(ino, index)).filter(|_| is_newer) {
+            Some(newer) => Some(payload_of(newer)),
+            None => content.cloned(),
         };
         self.metrics.moved_data_blocks += 1;
         Ok(Some((ino, to, content)))
@@ -219,27 +223,35 @@ impl F2fs {
                 wanted.push((addr, owner));
             }
         }
+        let is_shared = self.options.clean_by == CleanBy::Share;
         let runs = wanted.chunk_by(|(one, _), (next, _)| one.0 + 1 == next.0);
-        let reads: Vec<_> =
-            runs.map(|run| (run, self.port.read(Geometry::block(run[0].0), run.len() as u32))).collect();
+        let read = |run: &[(Addr, Owner)]| self.port.read(Geometry::block(run[0].0), run.len() as u32);
+        let reads: Vec<_> = runs.map(|run| (run, (!is_shared).then(|| read(run)))).collect();
         let number = self.begin_write(Nid(0));
-        let mut moved = Moved { writes: Vec::new(), tickets: Vec::new(), places: Vec::new() };
+        let mut moved = Moved::default();
         let mut result = Ok(());
         for (run, ticket) in reads {
-            match ticket.completed().await {
-                Ok(contents) => {
-                    for ((addr, owner), content) in run.iter().zip(&contents) {
-                        let one = self.run(|state| self.move_one(state, *addr, *owner, content)).await;
-                        match one {
-                            Ok(Some((ino, to, content))) => self.note_moved(&mut moved, ino, to, content),
-                            Ok(None) => (),
-                            Err(errno) => result = result.and(Err(errno)),
-                        }
+            let contents = match ticket {
+                None => None,
+                Some(ticket) => match ticket.completed().await {
+                    Ok(contents) => Some(contents),
+                    Err(error) => {
+                        result = result.and(Err(errno_of(&error)));
+                        continue;
                     }
+                },
+            };
+            for (at, &(addr, owner)) in run.iter().enumerate() {
+                let content = contents.as_ref().map(|contents| &contents[at]);
+                match self.run(|state| self.move_one(state, addr, owner, content)).await {
+                    Ok(Some((ino, to, Some(content)))) => self.note_moved(&mut moved, ino, to, content),
+                    Ok(Some((ino, to, None))) => self.note_shared(&mut moved, ino, to, addr),
+                    Ok(None) => (),
+                    Err(errno) => result = result.and(Err(errno)),
                 }
-                Err(error) => result = result.and(Err(errno_of(&error))),
             }
         }
+        self.submit_shared(&mut moved);
         self.submit_moved(&mut moved);
         self.end_placing(number);
         result = result.and(answers(moved.tickets).await);
@@ -258,8 +270,8 @@ impl F2fs {
         state: &mut State,
         addr: Addr,
         owner: Owner,
-        content: &Payload,
-    ) -> Step<Option<(Nid, Addr, Payload)>> {
+        content: Option<&Payload>,
+    ) -> Step<Option<(Nid, Addr, Option<Payload>)>> {
         match state.data_of(addr, owner)? {
             Some((ino, _)) if self.frozen.borrow().contains(&ino) => Ok(None),
             _ => state.move_data(addr, owner, content),
@@ -267,10 +279,7 @@ impl F2fs {
     }
 
     fn note_moved(&self, moved: &mut Moved, ino: Nid, to: Addr, content: Payload) {
-        self.moving.borrow_mut().insert(to, content.clone());
-        moved.places.push(to);
-        self.note_wet(ino);
-        self.note_moved_page(ino);
+        self.note_place(moved, ino, to, Moving::Content(content.clone()));
         let tag = Tag(u64::from(ino.0));
         match moved.writes.last_mut() {
             Some(last)
@@ -284,6 +293,44 @@ impl F2fs {
                 write.tags = [tag, self.state.borrow().data_tag()];
                 moved.writes.push(write);
             }
+        }
+    }
+
+    fn note_place(&self, moved: &mut Moved, ino: Nid, to: Addr, moving: Moving) {
+        self.moving.borrow_mut().insert(to, moving);
+        moved.places.push(to);
+        self.note_wet(ino);
+        self.note_moved_page(ino);
+    }
+
+    /// Notes that a place takes over another one. All blocks of a SHARE are of one file, since it has one pair of tags.
+    fn note_shared(&self, moved: &mut Moved, ino: Nid, to: Addr, from: Addr) {
+        self.note_place(moved, ino, to, Moving::From(from));
+        let tag = Tag(u64::from(ino.0));
+        if moved.share.tags[0] != tag || moved.shared == self.port.share_blocks_max() {
+            self.submit_shared(moved);
+            moved.share.tags = [tag, self.state.borrow().data_tag()];
+        }
+        moved.shared += 1;
+        let (dst, src) = (Geometry::block(to), Geometry::block(from));
+        match moved.share.remaps.last_mut() {
+            Some(last)
+                if last.dst.0 + u64::from(last.count) == dst.0
+                    && last.src.0 + u64::from(last.count) == src.0 =>
+            {
+                last.count += 1;
+            }
+            _ => moved.share.remaps.push(Remap { dst, src, count: 1 }),
+        }
+    }
+
+    fn submit_shared(&self, moved: &mut Moved) {
+        let (share, shared) = (std::mem::take(&mut moved.share), std::mem::take(&mut moved.shared));
+        if shared > 0 {
+            let metrics = &mut self.state.borrow_mut().metrics;
+            (metrics.shares, metrics.shared_data_blocks) =
+                (metrics.shares + 1, metrics.shared_data_blocks + u64::from(shared));
+            moved.tickets.push(self.submit_share(share));
         }
     }
 
@@ -369,9 +416,21 @@ impl F2fs {
     }
 }
 
+/// Where the content of a block is that has not arrived at its new place.
+#[derive(Clone, Debug)]
+pub(super) enum Moving {
+    Content(Payload),
+    /// At its old place.
+    From(Addr),
+}
+
 /// Blocks that are being moved.
+#[derive(Default)]
 struct Moved {
     writes: Vec<Write>,
-    tickets: Vec<crate::port::Ticket>,
+    /// A SHARE that is not submitted yet, and the number of its blocks.
+    share: Share,
+    shared: u32,
+    tickets: Vec<Ticket>,
     places: Vec<Addr>,
 }

@@ -4,6 +4,7 @@ use super::super::layout::dentry::Entry;
 use super::super::layout::node::{self, INODE_WORDS, Inode, Kind as NodeKind, blocks_max, inline};
 use super::super::layout::xattr::{self, PREFIXES};
 use super::super::layout::{Addr, Geometry, Nid};
+use super::clean::Moving;
 use super::names::Place;
 use super::state::State;
 use super::stop::{Step, Stop};
@@ -393,10 +394,14 @@ impl F2fs {
                 continue;
             }
             self.state.borrow().geometry.place_of(addr).ok_or(Errno::EUCLEAN)?;
-            if let Some(moving) = self.moving.borrow().get(&addr) {
-                *page = moving.clone();
-                continue;
-            }
+            let addr = match self.moving.borrow().get(&addr) {
+                Some(Moving::Content(content)) => {
+                    *page = content.clone();
+                    continue;
+                }
+                Some(Moving::From(old)) => *old,
+                None => addr,
+            };
             match runs.last_mut() {
                 Some((start, from, count)) if *start + *count as usize == at && from.0 + *count == addr.0 => {
                     *count += 1

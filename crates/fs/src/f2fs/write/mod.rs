@@ -43,13 +43,14 @@ use super::volume::Volume;
 use crate::boxed::Boxed;
 use crate::engine::errno;
 use crate::order::{CommitMode, answer, answers, is_kept};
-use crate::port::{BlockPort, Ticket, Write};
+use crate::port::{BlockPort, Ticket, Write, bytes_of};
 use crate::vfs::{Errno, Event};
 use area::Area;
 use by_nid::{ByNid, DirtyNodes};
+use clean::Moving;
 use flashweir_core::command::Tag;
-use flashweir_core::{Duration, Order, Payload};
-pub use options::{Background, F2fsMetrics, F2fsOptions, Flushing, InPlace, PlantedBug};
+use flashweir_core::{Duration, Order};
+pub use options::{Background, CleanBy, F2fsMetrics, F2fsOptions, Flushing, InPlace, PlantedBug};
 use ordered::Ordered;
 pub use recovered::Recovered;
 use segments::Space;
@@ -89,7 +90,7 @@ pub struct F2fs {
     reading: RefCell<BTreeSet<u64>>,
     reads: Cell<u64>,
     /// Contents that cleaning has moved and that have not arrived at their new places.
-    moving: RefCell<BTreeMap<Addr, Payload>>,
+    moving: RefCell<BTreeMap<Addr, Moving>>,
     options: F2fsOptions,
     /// State of the mode that uses order instead of waiting.
     ordered: Ordered,
@@ -173,6 +174,9 @@ impl F2fs {
         let flags = volume.checkpoint().flags;
         if flags.has(Flags::ERROR) || flags.has(Flags::FSCK) {
             return Err(Error::Corrupt("it says that it has to be checked".into()));
+        }
+        if options.clean_by == CleanBy::Share && port.share_blocks_max() == 0 {
+            return Err(Error::Refused("cleaning by SHARE on a disk without that command".into()));
         }
         if options.commit_mode == CommitMode::DualMode {
             if !is_kept(&*port).await {
@@ -393,7 +397,12 @@ impl F2fs {
             }
             Stop::AnyNode(nid) => self.load_any_node(nid, address(nid)?).await?,
             Stop::Block { ino, index, addr } => {
-                let block = self.volume.block(addr).await?;
+                let moving = self.moving.borrow().get(&addr).cloned();
+                let block = match moving {
+                    Some(Moving::Content(content)) => bytes_of(&content),
+                    Some(Moving::From(old)) => self.volume.block(old).await?,
+                    None => self.volume.block(addr).await?,
+                };
                 let block: crate::port::BlockBytes = block[..].try_into().expect("a block");
                 self.state.borrow_mut().blocks.entry((ino, index)).or_insert_with(|| Box::new(block));
             }

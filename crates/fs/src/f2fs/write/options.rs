@@ -24,6 +24,9 @@ pub struct F2fsOptions {
     pub fsync: Flushing,
     /// The command by which checkpoints become durable.
     pub checkpoint: Flushing,
+    /// How cleaning moves blocks of data.
+    #[serde(skip_serializing_if = "CleanBy::is_copy")]
+    pub clean_by: CleanBy,
     /// Whether each fsync is a checkpoint, as with Linux's option `fastboot`: nothing has to be recovered at the next mount.
     pub fastboot: bool,
     /// A bug that tests have to find; no file can ask for one.
@@ -49,6 +52,7 @@ impl Default for F2fsOptions {
             commit_mode: CommitMode::Legacy,
             fsync: Flushing::Flush,
             checkpoint: Flushing::Flush,
+            clean_by: CleanBy::Copy,
             fastboot: false,
             planted: None,
             background: Some(Background::default()),
@@ -145,6 +149,10 @@ metrics! {
         filled_holes,
         /// Blocks of data that cleaning moved.
         moved_data_blocks,
+        /// Number of these blocks that were moved by SHARE.
+        shared_data_blocks,
+        /// SHARE commands.
+        shares,
         /// Nodes that cleaning marked to be rewritten.
         moved_node_blocks,
         /// Sections cleaned because room was needed.
@@ -178,6 +186,23 @@ pub enum Flushing {
     Flush,
     /// RFLUSH, which makes durable what was asked for.
     RangeFlush,
+}
+
+/// How cleaning moves blocks of data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CleanBy {
+    /// They are read and written.
+    #[default]
+    Copy,
+    /// Their new places take over the old ones by SHARE (SSC, share §6). The disk has to have that command.
+    Share,
+}
+
+impl CleanBy {
+    fn is_copy(&self) -> bool {
+        *self == Self::Copy
+    }
 }
 
 /// A bug that the crash laboratory has to find. No option that a user can reach switches one on.
@@ -249,13 +274,12 @@ impl PlantedBug {
         (Self::ForgottenMoves, "forgotten-moves"),
     ];
 
-    /// Whether the bug can have an effect in this commit mode.
-    pub fn is_of(self, commit_mode: CommitMode) -> bool {
+    /// Whether the bug can have an effect with these options.
+    pub fn is_of(self, options: &F2fsOptions) -> bool {
+        let is_dual = options.commit_mode == CommitMode::DualMode;
         match self {
-            Self::NoDataInCheckpoint | Self::NoFileInCheckpoint => commit_mode == CommitMode::Legacy,
-            Self::UnorderedData | Self::OpenNodes | Self::LostBarrier | Self::ForgottenMoves => {
-                commit_mode == CommitMode::DualMode
-            }
+            Self::NoDataInCheckpoint | Self::NoFileInCheckpoint => !is_dual,
+            Self::UnorderedData | Self::OpenNodes | Self::LostBarrier | Self::ForgottenMoves => is_dual,
             _ => true,
         }
     }

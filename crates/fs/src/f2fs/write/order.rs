@@ -39,7 +39,7 @@ use super::stop::Stop;
 use super::tags::METADATA;
 use super::{F2fs, Scope, errno};
 use crate::order::{CommitMode, Dispatched, STREAM};
-use crate::port::{Block, InOrder, Request, Ticket, Write, payload_of};
+use crate::port::{Block, InOrder, Request, Share, Ticket, Write, payload_of};
 use crate::vfs::{Barrier, DirtyPage, Errno, SyncKind, WriteCause};
 use flashweir_core::Order;
 use flashweir_core::command::Tag;
@@ -80,6 +80,13 @@ impl F2fs {
             true => self.port.write(write),
             false => self.submit(write, order),
         }
+    }
+
+    /// Submits a SHARE of data, in order in dual mode.
+    pub(super) fn submit_share(&self, share: Share) -> Ticket {
+        let is_loose = self.plants(PlantedBug::UnorderedData);
+        let order = if is_loose { None } else { self.in_order(Order::Within) };
+        self.port.share(Share { order, ..share })
     }
 
     /// Ends the open epoch, if it has members.
