@@ -21,6 +21,7 @@ use super::super::error::Result;
 use super::super::layout::node::{self, Footer};
 use super::super::layout::summary::Owner;
 use super::super::layout::{Addr, Geometry, Log, Nid, SEGMENT_BLOCKS, SegNo};
+use super::moving::Moving;
 use super::options::CleanBy;
 use super::space::Choice;
 use super::state::State;
@@ -414,14 +415,6 @@ impl F2fs {
             Err(_) => sleep(times.sleep_without_victim),
         }
     }
-}
-
-/// Where the content of a block is that has not arrived at its new place.
-#[derive(Clone, Debug)]
-pub(super) enum Moving {
-    Content(Payload),
-    /// At its old place.
-    From(Addr),
 }
 
 /// Blocks that are being moved.

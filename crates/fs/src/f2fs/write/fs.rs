@@ -4,7 +4,7 @@ use super::super::layout::dentry::Entry;
 use super::super::layout::node::{self, INODE_WORDS, Inode, Kind as NodeKind, blocks_max, inline};
 use super::super::layout::xattr::{self, PREFIXES};
 use super::super::layout::{Addr, Geometry, Nid};
-use super::clean::Moving;
+use super::moving::Moving;
 use super::names::Place;
 use super::state::State;
 use super::stop::{Step, Stop};

@@ -19,6 +19,7 @@ mod checkpoint;
 mod clean;
 mod fs;
 mod fsync;
+mod moving;
 mod names;
 mod options;
 mod order;
@@ -47,9 +48,9 @@ use crate::port::{BlockPort, Ticket, Write, bytes_of};
 use crate::vfs::{Errno, Event};
 use area::Area;
 use by_nid::{ByNid, DirtyNodes};
-use clean::Moving;
 use flashweir_core::command::Tag;
 use flashweir_core::{Duration, Order};
+use moving::Moving;
 pub use options::{Background, CleanBy, F2fsMetrics, F2fsOptions, Flushing, InPlace, PlantedBug};
 use ordered::Ordered;
 pub use recovered::Recovered;
@@ -89,7 +90,7 @@ pub struct F2fs {
     /// Numbers of reads that have looked up their blocks and have not ended.
     reading: RefCell<BTreeSet<u64>>,
     reads: Cell<u64>,
-    /// Contents that cleaning has moved and that have not arrived at their new places.
+    /// Blocks that cleaning has moved and that have not arrived, by their new places.
     moving: RefCell<BTreeMap<Addr, Moving>>,
     options: F2fsOptions,
     /// State of the mode that uses order instead of waiting.
