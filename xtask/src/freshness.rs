@@ -16,10 +16,8 @@ const DEVICE: &[&str] =
 const FILES: &[&str] = &["crates/sim", "crates/fs"];
 
 /// Paths that each piece of evidence judges; a directory includes everything below it.
-const JUDGES: [(&str, &[&[&str]]); 14] = [
+const JUDGES: [(&str, &[&[&str]]); 12] = [
     ("claims-rflush", &[DEVICE, FILES, &["crates/workload", "crates/db", "crates/lab"]]),
-    ("crash-d0-d1-d2", &[DEVICE]),
-    ("crash-d3", &[DEVICE]),
     ("crash-devices", &[DEVICE]),
     ("crash-drawn", &[DEVICE]),
     ("file-cuts", &[DEVICE, FILES]),
