@@ -135,6 +135,78 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     assert_eq!(host.failures.pop().map(|(_, error)| error), Some(DeviceError::NotSupported("SHARE")));
 }
 
+/// Commands drawn at random, most of them malformed in one way or several: each is carried out, or refused with a typed error and
+/// nothing has changed. `FLASHWEIR_SEED` varies them.
+#[test]
+fn any_command_is_carried_out_or_refused_without_effect() {
+    let seed = std::env::var("FLASHWEIR_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    for (pages, translation) in [(64, Translation::Resident), (3, Translation::DemandCached)] {
+        let mut config = small(pages);
+        config.ftl.translation = translation;
+        let mut host = written(&config, 30);
+        let capacity = host.device.geometry().capacity_lbas();
+        let mut random = RandomStream::new(seed, "malformed SHARE");
+        let (mut done, mut refused) = (0, 0);
+        for _ in 0..400 {
+            let lba = |random: &mut RandomStream| match random.below(30) {
+                0 => random.below(400),
+                1 => capacity - 8 * random.below(3),
+                2 => u64::MAX - random.below(9),
+                _ => 8 * random.below(45),
+            };
+            let pairs: Vec<SharePair> = (0..random.below(4))
+                .map(|_| SharePair {
+                    dst: Lba(lba(&mut random)),
+                    src: Lba(lba(&mut random)),
+                    blocks: match random.below(30) {
+                        0 => u32::MAX,
+                        1 => random.below(20) as u32,
+                        2 => 8 * 65,
+                        _ => 8 * random.below(3) as u32,
+                    },
+                })
+                .collect();
+            let is_range =
+                |at: Lba, blocks: u32| at.0.checked_add(blocks.into()).is_some_and(|end| end <= capacity);
+            let units =
+                |at: Lba, blocks: u32| (0..u64::from(blocks) / 8).map(move |i| (at.0 / 8 + i) as usize);
+            let is_good = pairs.iter().all(|p| {
+                is_range(p.dst, p.blocks)
+                    && is_range(p.src, p.blocks)
+                    && [p.dst.0, p.src.0, p.blocks.into()].iter().all(|at| at % 8 == 0)
+                    && units(p.src, p.blocks).all(|unit| host.expected[unit] != 0)
+            });
+            let mut bound: Vec<(usize, u64)> = Vec::new();
+            if is_good {
+                let of = |p: &SharePair| units(p.dst, p.blocks).zip(units(p.src, p.blocks));
+                bound = pairs.iter().flat_map(of).map(|(dst, src)| (dst, host.expected[src])).collect();
+            }
+            let mut places: Vec<usize> = bound.iter().map(|(dst, _)| *dst).collect();
+            places.sort_unstable();
+            let is_good = is_good && places.len() <= 64 && places.windows(2).all(|two| two[0] != two[1]);
+            host.submit(Op::Share(pairs.clone().into()), false);
+            host.wait(0);
+            let error = host.failures.pop().map(|(_, error)| error);
+            assert_eq!(error.is_none(), is_good, "FLASHWEIR_SEED={seed}: {pairs:?}: {error:?}");
+            match error {
+                None => {
+                    done += 1;
+                    bound.into_iter().for_each(|(dst, content)| host.expected[dst] = content);
+                }
+                Some(
+                    DeviceError::OutOfRange(_)
+                    | DeviceError::InvalidField(_)
+                    | DeviceError::InvalidBatch { .. }
+                    | DeviceError::SourceUnmapped { .. },
+                ) => refused += 1,
+                Some(other) => panic!("FLASHWEIR_SEED={seed}: {pairs:?}: {other}"),
+            }
+            host.check("after a SHARE");
+        }
+        assert!(done > 100 && refused > 100, "{done} carried out, {refused} refused");
+    }
+}
+
 /// GC moves shared units, one place for all owners, and gives a unit to the last owner.
 #[test]
 fn contents_outlive_garbage_collection() {
