@@ -8,7 +8,6 @@
 //! thread. SQLite's random numbers between two calls are a function of the seed and of how many calls there were.
 #![forbid(unsafe_code)]
 
-use crate::interface;
 use crate::locks::{Locks, Owner, Region};
 use flashweir_core::{Duration, Instant, RandomStream};
 use flashweir_fs::vfs::Errno;
@@ -102,6 +101,7 @@ pub(crate) struct Client {
     /// Civil time at which virtual time is zero, in milliseconds since 1970.
     epoch_ms: i64,
     random: RandomStream,
+    seed_random: fn(u64),
     turn: Option<MutexGuard<'static, ()>>,
     pub(crate) locks: Locks,
     pub(crate) files: BTreeMap<Owner, OpenFile>,
@@ -122,7 +122,7 @@ impl Client {
     /// SQLite works from here on, with random numbers of its world.
     fn begin_turn(&mut self) {
         self.turn = Some(turn());
-        interface::seed_random(self.random.next_u64());
+        (self.seed_random)(self.random.next_u64());
     }
 
     /// Civil time in milliseconds since 1970.
@@ -183,6 +183,10 @@ pub(crate) struct Beginning {
     pub(crate) epoch_seconds: i64,
     pub(crate) random: RandomStream,
     pub(crate) locks: Locks,
+    /// Makes the interface known to SQLite; may be called again.
+    pub(crate) register: fn(),
+    /// Seeds SQLite's own random numbers.
+    pub(crate) seed_random: fn(u64),
 }
 
 impl<T: Send + 'static> Link<T> {
@@ -191,14 +195,15 @@ impl<T: Send + 'static> Link<T> {
         let (calls, world_calls) = channel();
         let (world_answers, answers) = channel();
         let thread = std::thread::Builder::new().name("sqlite".into()).spawn(move || {
-            interface::register();
-            let Beginning { now, epoch_seconds, random, locks } = beginning;
+            let Beginning { now, epoch_seconds, random, locks, register, seed_random } = beginning;
+            register();
             let mut client = Client {
                 calls,
                 answers,
                 now,
                 epoch_ms: epoch_seconds * 1000,
                 random,
+                seed_random,
                 turn: None,
                 locks,
                 files: BTreeMap::new(),

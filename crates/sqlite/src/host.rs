@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 use crate::guest::{Answer, Beginning, Call, Clock, FileKind, Link, Opening, Phase, Phases, Value};
+use crate::interface;
 use crate::locks::{Locks, Owner};
 use crate::order::{Plan, PlantedBug, SyncCall, SyncPoint};
 use flashweir_core::executor::Handle;
@@ -141,6 +142,8 @@ impl<F: Fs> Guest<F> {
             epoch_seconds: self.options.epoch_seconds,
             random: RandomStream::new(self.options.seed.wrapping_add(number << 32), "sqlite"),
             locks: self.locks.clone(),
+            register: interface::register,
+            seed_random: interface::seed_random,
         };
         let mut files = BTreeMap::new();
         let mut link = Link::begin(beginning, work);
