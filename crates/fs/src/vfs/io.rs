@@ -64,6 +64,14 @@ impl<F: Fs> Drop for Reading<'_, F> {
     }
 }
 
+/// See [`Vfs::obstacle`].
+enum Obstacle {
+    /// A page is being read or written.
+    Busy,
+    /// The old content of this page is needed.
+    Absent(u64),
+}
+
 impl<F: Fs> Vfs<F> {
     // Reading.
 
@@ -199,6 +207,14 @@ impl<F: Fs> Vfs<F> {
                 }
             };
             let chunk_end = end.min((first + chunk) * PAGE);
+            if at_once_max.is_some() {
+                match self.write_at_once(inode, offset, (at, chunk_end), source).await {
+                    Ok(()) => at = chunk_end,
+                    Err(errno) => failed = Some(errno),
+                }
+                self.forget_emptied();
+                continue;
+            }
             let begun = at;
             while at < chunk_end {
                 let part_end = chunk_end.min((at / PAGE + 1) * PAGE);
@@ -210,15 +226,8 @@ impl<F: Fs> Vfs<F> {
                 inode.grow(at);
             }
             if at > begun {
-                if at_once_max.is_some() {
-                    if let Err(errno) = self.write_at_once(inode, pages_of(begun, at - begun), at).await {
-                        failed = Some(errno);
-                        at = begun;
-                    }
-                } else {
-                    self.0.fs.wrote(inode.ino, at, self.timestamp());
-                    self.queue_dirty(inode);
-                }
+                self.0.fs.wrote(inode.ino, at, self.timestamp());
+                self.queue_dirty(inode);
                 self.forget_emptied();
             }
         }
@@ -226,6 +235,54 @@ impl<F: Fs> Vfs<F> {
             Some(errno) if at == offset => Err(errno),
             _ => Ok(at - offset),
         }
+    }
+
+    /// Writes the bytes `at..end` of the file to a file system that journals data, all in one step. No other task gets in between: what
+    /// the pages need is awaited before the first of them changes. After an error the pages leave memory, and nothing was written.
+    async fn write_at_once(
+        &self,
+        inode: &Rc<Inode>,
+        offset: u64,
+        (at, end): (u64, u64),
+        source: &Source<'_>,
+    ) -> Result<()> {
+        let (first, page_end) = pages_of(at, end - at);
+        while let Some(obstacle) = self.obstacle(inode, (at, end)) {
+            match obstacle {
+                Obstacle::Busy => inode.changed.wait().await,
+                Obstacle::Absent(index) => drop(self.fill(inode, (index, index + 1)).await?),
+            }
+        }
+        // Pages in memory come first: a new page may take the place of one that is clean.
+        let is_there = |index: &u64| self.0.pages.borrow().find(inode.owner, *index).is_some();
+        let (there, absent): (Vec<u64>, Vec<u64>) = (first..page_end).partition(is_there);
+        for index in there.into_iter().chain(absent) {
+            let part = (at.max(index * PAGE), end.min((index + 1) * PAGE));
+            let step = self.put_page(inode, index, (offset, part.0, part.1), source);
+            debug_assert!(matches!(step, Step::Done), "its obstacles are gone");
+        }
+        let handed_over = self.hand_over(inode, (first, page_end), end).await;
+        match handed_over {
+            Ok(()) => inode.grow(end),
+            Err(_) => self.drop_pages(inode, (first, page_end)).await,
+        }
+        handed_over
+    }
+
+    /// What has to be awaited before the bytes `at..end` can be put into their pages and handed over in one step.
+    fn obstacle(&self, inode: &Inode, (at, end): (u64, u64)) -> Option<Obstacle> {
+        let (first, page_end) = pages_of(at, end - at);
+        let pages = self.0.pages.borrow();
+        (first..page_end).find_map(|index| match pages.find(inode.owner, index) {
+            Some(slot) => match pages.state(slot) {
+                State::Clean | State::Dirty => None,
+                State::Reading | State::Writing | State::Redirtied => Some(Obstacle::Busy),
+            },
+            None => {
+                let is_whole = at <= index * PAGE && (index + 1) * PAGE <= end;
+                (!is_whole && index * PAGE < inode.size.get()).then_some(Obstacle::Absent(index))
+            }
+        })
     }
 
     /// Makes sure that pages of the bytes `at..end` can become dirty: all of them, or the first one. Returns the number.
@@ -360,9 +417,18 @@ impl<F: Fs> Vfs<F> {
         }
         inode.size.set(size);
         self.drop_pages(inode, (size.div_ceil(PAGE), u64::MAX)).await;
-        let result = match self.zero_last_page(inode, size).await {
-            Ok(()) => self.0.fs.setattr(inode.ino, changes).await,
-            Err(errno) => Err(errno),
+        let result = if self.0.fs.at_once_max().is_some() {
+            // The zeros enter the journal after the new length.
+            let attr = self.0.fs.setattr(inode.ino, changes).await;
+            if attr.is_ok() {
+                self.zero_last_page(inode, size).await?;
+            }
+            attr
+        } else {
+            match self.zero_last_page(inode, size).await {
+                Ok(()) => self.0.fs.setattr(inode.ino, changes).await,
+                Err(errno) => Err(errno),
+            }
         };
         if result.is_err() {
             inode.size.set(before);

@@ -223,19 +223,21 @@ impl<F: Fs> Vfs<F> {
         self.end_batch(&mut batch, result, cause).map(|()| count)
     }
 
-    /// Hands pages that were just written, up to byte `end` of the file, to a file system that journals data. After an error they are
-    /// dirty.
-    pub(crate) async fn write_at_once(&self, inode: &Rc<Inode>, range: (u64, u64), end: u64) -> Result<()> {
-        // What was handed over before an error may still be under way.
-        if inode.is_being_written() {
-            inode.batches_ended().await;
-        }
+    /// Hands the dirty pages of a range, written up to byte `end` of the file, to a file system that journals data. They are taken
+    /// before anything is awaited. The caller tells of an error, and drops the pages.
+    pub(crate) async fn hand_over(&self, inode: &Rc<Inode>, range: (u64, u64), end: u64) -> Result<()> {
         let mut indices = Vec::new();
         self.0.pages.borrow().dirty_indices(inode.owner, range, self.now(), &mut indices);
         let mut batch = self.begin_batch(inode, &indices);
+        let count = batch.pages.len() as u64;
         let result = self.0.fs.write_at_once(inode.ino, &batch.pages, end, self.timestamp()).await;
         self.note_written();
-        self.end_batch(&mut batch, result, WriteCause::Sync)
+        batch.written = result.is_ok();
+        self.count(|counts| match result {
+            Ok(()) => counts.sync_written_pages += count,
+            Err(_) => counts.failed_pages += count,
+        });
+        result
     }
 
     fn end_batch(&self, batch: &mut Batch<F>, result: Result<()>, cause: WriteCause) -> Result<()> {

@@ -6,7 +6,7 @@ use crate::disk::{self, Disk, Timeline, many_at_once, page};
 use crate::model::{Action, action, play};
 use crate::posix::TOPICS;
 use crate::script::Script;
-use flashweir_core::{DeviceError, RandomStream};
+use flashweir_core::{DeviceError, Duration, RandomStream};
 use flashweir_fs::ext4::{self, CommitMode, Ext4, Ext4Options, Journaling, Options, check, mkfs};
 use flashweir_fs::port::{BlockPort, Image, Request, Ticket, Write, block_on, bytes_of};
 use flashweir_fs::vfs::*;
@@ -133,7 +133,7 @@ fn check_model(actions: [Vec<Action>; 2], journaling: Journaling) {
     }
     bed.run(async move {
         while Rc::strong_count(&ended) > 1 {
-            handle.sleep_until(handle.now() + flashweir_core::Duration::from_millis(10)).await;
+            handle.sleep_until(handle.now() + Duration::from_millis(10)).await;
         }
         vfs.unmount().await.unwrap();
     });
@@ -591,6 +591,62 @@ fn orphans_are_freed_at_the_next_mount() {
         vfs.unmount().await.unwrap();
     });
     good(&image);
+}
+
+/// A task appends to a file whose data are journalled while two others sync it: each write has its pages and the length that they give
+/// the file, whoever syncs in between.
+#[test]
+fn appends_beside_syncs_keep_their_lengths() {
+    for commit_mode in [CommitMode::Legacy, CommitMode::DualMode] {
+        let image = volume(32);
+        let disk = Disk::new(Rc::clone(&image));
+        let options = Ext4Options { journaling: Journaling::Journal, commit_mode, ..Ext4Options::default() };
+        let mut bed = mounted_on(&disk, options.clone(), true);
+        let (vfs, handle) = (bed.vfs.clone(), bed.handle.clone());
+        let done = Rc::new(Cell::new(false));
+        for task in 0..2 {
+            let (vfs, handle, done) = (vfs.clone(), handle.clone(), Rc::clone(&done));
+            bed.executor.spawn(async move {
+                let root = vfs.process(Creds::ROOT);
+                let file = root.open("/log", OpenFlags::READ_WRITE.create(), 0o644).await.unwrap();
+                while !done.get() {
+                    let kind = if task == 0 { SyncKind::All } else { SyncKind::Data };
+                    file.sync(kind).await.unwrap();
+                    handle.sleep_until(handle.now() + Duration::from_micros(17 + 100 * task)).await;
+                }
+                file.close().await.unwrap();
+            });
+        }
+        const BYTES: usize = 1500;
+        bed.run(async move {
+            let root = vfs.process(Creds::ROOT);
+            let file = root.open("/log", OpenFlags::READ_WRITE.create(), 0o644).await.unwrap();
+            for number in 0..200_u64 {
+                let bytes = [number as u8; BYTES];
+                assert_eq!(file.pwrite(number * BYTES as u64, Source::bytes(&bytes)).await, Ok(BYTES as u64));
+                handle.sleep_until(handle.now() + Duration::from_micros(number % 7 * 40)).await;
+            }
+            file.sync(SyncKind::All).await.unwrap();
+            file.close().await.unwrap();
+            done.set(true);
+            handle.sleep_until(handle.now() + Duration::from_millis(100)).await;
+        });
+        // As it was synced, without an unmount.
+        let mut bed = Bed::mount(MountOptions::default(), |_| {
+            block_on(Ext4::mount_with(Rc::clone(&image) as _, options.clone())).unwrap()
+        });
+        let vfs = bed.vfs.clone();
+        bed.run(async move {
+            let root = vfs.process(Creds::ROOT);
+            let file = root.open("/log", OpenFlags::READ, 0).await.unwrap();
+            let mut bytes = vec![0; 200 * BYTES + 1];
+            assert_eq!(file.pread(0, Sink::bytes(&mut bytes)).await, Ok(200 * BYTES as u64));
+            assert!(
+                bytes[..200 * BYTES].chunks(BYTES).zip(0_u8..).all(|(part, number)| part == [number; BYTES])
+            );
+            file.close().await.unwrap();
+        });
+    }
 }
 
 /// Whatever part of the writes since the last flush is lost: the volume is good after a mount, and no page is older than

@@ -540,8 +540,9 @@ impl Ext4 {
         wrote: Option<(u64, Timestamp)>,
     ) -> Result<()> {
         let _handle = self.handle(pages.len()).await?;
-        if let Some((end, now)) = wrote {
-            Engine::wrote(self, ino, end, now);
+        if let (Some((end, now)), Some(last)) = (wrote, pages.last()) {
+            // A call of more pages than a transaction takes grows the file part by part.
+            Engine::wrote(self, ino, end.min((last.index + 1) * BLOCK), now);
         }
         let mut at = 0;
         while at < pages.len() {

@@ -400,8 +400,9 @@ impl Journal {
         }
         let requests = self.to_places(home);
         let done = answers(requests.into_iter().map(|request| self.port.submit(request))).await;
-        self.log.borrow_mut().leaving.clear();
+        // After an error the places have old contents.
         done?;
+        self.log.borrow_mut().leaving.clear();
         if self.planted != Some(PlantedBug::TailBeforeShare) {
             self.flush().await?;
         }

@@ -63,7 +63,7 @@ pub struct Ext4Options {
     pub multi_version: bool,
     /// Number of blocks of the log in use from which on they are written to their places; 0 waits until the log is full.
     pub checkpoint_blocks: u32,
-    /// How they come there.
+    /// How they get there.
     pub checkpoint_by: CheckpointBy,
     /// Whether the disk is asked to make writes durable, and to do so in order. Without it a power cut may destroy the volume.
     pub barrier: bool,

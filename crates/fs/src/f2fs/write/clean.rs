@@ -12,8 +12,8 @@
 //! Invariants:
 //! 1. One section is cleaned at a time. From its choice on no page is written in place there, and writes that were under way then have
 //!    completed before it is read.
-//! 2. A block that was moved is readable at its new place at once: until it has arrived, `moving` has its content, or its old place,
-//!    which stays as it is until the next checkpoint.
+//! 2. A block that was moved is readable at its new place at once: until it has arrived, `moving` has its content, or says that a SHARE
+//!    brings it, for which a reader waits.
 //! 3. Cleaning ends: each section is looked at once between two checkpoints, and where little was gained it is not tried
 //!    again before there are more holes.
 
@@ -255,7 +255,12 @@ impl F2fs {
         self.submit_shared(&mut moved);
         self.submit_moved(&mut moved);
         self.end_placing(number);
-        result = result.and(answers(moved.tickets).await);
+        let answered = answers(moved.tickets).await;
+        if answered.is_err() {
+            // Addresses in memory lead to places without contents; no checkpoint may say so.
+            self.failed.set(true);
+        }
+        result = result.and(answered);
         let mut moving = self.moving.borrow_mut();
         moved.places.iter().for_each(|addr| {
             moving.remove(addr);
@@ -306,7 +311,7 @@ impl F2fs {
 
     /// Notes that a place takes over another one. All blocks of a SHARE are of one file, since it has one pair of tags.
     fn note_shared(&self, moved: &mut Moved, ino: Nid, to: Addr, from: Addr) {
-        self.note_place(moved, ino, to, Moving::From(from));
+        self.note_place(moved, ino, to, Moving::Disk);
         let tag = Tag(u64::from(ino.0));
         if moved.share.tags[0] != tag || moved.shared == self.port.share_blocks_max() {
             self.submit_shared(moved);

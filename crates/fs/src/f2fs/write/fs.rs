@@ -389,19 +389,18 @@ impl F2fs {
                 *page = cached;
                 continue;
             }
-            let addr = self.run(|state| state.address(ino, index)).await?;
+            let mut addr = self.run(|state| state.address(ino, index)).await?;
+            while self.arrives(addr).await {
+                addr = self.run(|state| state.address(ino, index)).await?;
+            }
             if addr == Addr::NULL || addr == Addr::NEW {
                 continue;
             }
             self.state.borrow().geometry.place_of(addr).ok_or(Errno::EUCLEAN)?;
-            let addr = match self.moving.borrow().get(&addr) {
-                Some(Moving::Content(content)) => {
-                    *page = content.clone();
-                    continue;
-                }
-                Some(Moving::From(old)) => *old,
-                None => addr,
-            };
+            if let Some(Moving::Content(content)) = self.moving.borrow().get(&addr) {
+                *page = content.clone();
+                continue;
+            }
             match runs.last_mut() {
                 Some((start, from, count)) if *start + *count as usize == at && from.0 + *count == addr.0 => {
                     *count += 1

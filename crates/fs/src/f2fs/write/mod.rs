@@ -337,6 +337,16 @@ impl F2fs {
         self.changes.notify();
     }
 
+    /// Waits while a SHARE brings a block to its place; returns whether one did.
+    async fn arrives(&self, addr: Addr) -> bool {
+        let is_coming = || matches!(self.moving.borrow().get(&addr), Some(Moving::Disk));
+        let was_coming = is_coming();
+        if was_coming {
+            self.changes.until(|| !is_coming()).await;
+        }
+        was_coming
+    }
+
     /// Begins a read: until it ends, blocks that are valid now are not allocated again.
     fn begin_read(&self) -> u64 {
         let number = self.reads.get();
@@ -398,11 +408,14 @@ impl F2fs {
             }
             Stop::AnyNode(nid) => self.load_any_node(nid, address(nid)?).await?,
             Stop::Block { ino, index, addr } => {
+                if self.arrives(addr).await {
+                    // The operation looks the block up again.
+                    return Ok(());
+                }
                 let moving = self.moving.borrow().get(&addr).cloned();
                 let block = match moving {
                     Some(Moving::Content(content)) => bytes_of(&content),
-                    Some(Moving::From(old)) => self.volume.block(old).await?,
-                    None => self.volume.block(addr).await?,
+                    _ => self.volume.block(addr).await?,
                 };
                 let block: crate::port::BlockBytes = block[..].try_into().expect("a block");
                 self.state.borrow_mut().blocks.entry((ino, index)).or_insert_with(|| Box::new(block));

@@ -1,6 +1,5 @@
 //! A block that cleaning has moved and that has not arrived at its new place.
 
-use super::super::layout::Addr;
 use flashweir_core::Payload;
 
 /// Where its content is.
@@ -8,6 +7,6 @@ use flashweir_core::Payload;
 pub(super) enum Moving {
     /// In memory: it is being written.
     Content(Payload),
-    /// At its old place: a SHARE is under way.
-    From(Addr),
+    /// On the disk: a SHARE is under way, and who needs the content waits for it. Its old place may be free before a reader is done.
+    Disk,
 }
