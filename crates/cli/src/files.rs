@@ -481,13 +481,8 @@ fn lines(result: &FilesResult) -> String {
 
 /// How the file system was mounted, for people.
 fn mounted(result: &FilesResult) -> String {
-    let commit = |commit_mode| match commit_mode {
-        CommitMode::Legacy => "legacy",
-        CommitMode::DualMode => "dual",
-    };
     let Some(options) = &result.ext4 else {
-        return result.f2fs.map_or(String::new(), |mode| format!("f2fs {}, ", commit(mode)));
+        return result.f2fs.map_or(String::new(), |mode| format!("f2fs {}, ", mode.name()));
     };
-    let share = if options.checkpoint_by == CheckpointBy::Share { ", checkpoints by SHARE" } else { "" };
-    format!("ext4 {} {}{share}, ", options.journaling.name(), commit(options.commit_mode))
+    format!("{}, ", Mode::from(options.clone()).describe())
 }

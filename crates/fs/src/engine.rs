@@ -178,13 +178,12 @@ pub(crate) trait Engine: 'static {
     async fn write_pages(&self, ino: NumberOf<Self>, pages: &[DirtyPage], cause: WriteCause) -> Result<()>;
     async fn write_at_once(
         &self,
-        ino: NumberOf<Self>,
-        pages: &[DirtyPage],
-        end: u64,
-        now: Timestamp,
+        _ino: NumberOf<Self>,
+        _pages: &[DirtyPage],
+        _end: u64,
+        _now: Timestamp,
     ) -> Result<()> {
-        self.wrote(ino, end, now);
-        self.write_pages(ino, pages, WriteCause::Sync).await
+        Err(Errno::EOPNOTSUPP)
     }
     fn at_once_max(&self) -> Option<u64> {
         None

@@ -71,6 +71,21 @@ pub struct Share {
     pub order: InOrder,
 }
 
+impl Share {
+    /// Adds a block, to the last range if it continues that one.
+    pub fn add(&mut self, dst: Block, src: Block) {
+        match self.remaps.last_mut() {
+            Some(last)
+                if last.dst.0 + u64::from(last.count) == dst.0
+                    && last.src.0 + u64::from(last.count) == src.0 =>
+            {
+                last.count += 1;
+            }
+            _ => self.remaps.push(Remap { dst, src, count: 1 }),
+        }
+    }
+}
+
 /// Blocks from `dst` on that take over the contents of those from `src` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remap {

@@ -28,7 +28,6 @@ pub struct ModelPort {
     device: Rc<RefCell<ModelDevice>>,
     blocks: u64,
     mode: FlushMode,
-    has_share: bool,
 }
 
 /// Most blocks of one SHARE of a model device: few, so that file systems send several.
@@ -43,17 +42,16 @@ impl fmt::Debug for ModelPort {
 impl ModelPort {
     /// Makes an empty device of `blocks` blocks that keeps `policy`.
     pub fn new(policy: Policy, blocks: u64, mode: FlushMode) -> Self {
-        Self::on(ModelDevice::new(policy, LBAS as u32, blocks), blocks, mode, policy.atomic)
+        Self::on(ModelDevice::new(policy, LBAS as u32, blocks), blocks, mode)
     }
 
     /// Makes a device of `blocks` blocks that has just woken up with these contents.
     pub fn with_contents(policy: Policy, contents: Arc<Contents>, blocks: u64, mode: FlushMode) -> Self {
-        let device = ModelDevice::with_contents(policy, LBAS as u32, blocks, contents);
-        Self::on(device, blocks, mode, policy.atomic)
+        Self::on(ModelDevice::with_contents(policy, LBAS as u32, blocks, contents), blocks, mode)
     }
 
-    fn on(device: ModelDevice, blocks: u64, mode: FlushMode, has_share: bool) -> Self {
-        Self { device: Rc::new(RefCell::new(device)), blocks, mode, has_share }
+    fn on(device: ModelDevice, blocks: u64, mode: FlushMode) -> Self {
+        Self { device: Rc::new(RefCell::new(device)), blocks, mode }
     }
 
     /// Returns the log since the device woke up.
@@ -84,7 +82,7 @@ impl ModelPort {
 
     /// Returns a port onto the device that wakes up in `state`.
     pub fn woken(&self, state: &CrashState) -> Self {
-        Self::on(self.device.borrow().after(state), self.blocks, self.mode, self.has_share)
+        Self::on(self.device.borrow().after(state), self.blocks, self.mode)
     }
 
     /// Calls `wake` with a port onto each device that may wake up after a cut at `upto`, until a call fails. The first
@@ -104,7 +102,7 @@ impl ModelPort {
         let mut count = 0;
         for state in states {
             count += 1;
-            wake(Self::on(device.after(&state), self.blocks, self.mode, self.has_share))?;
+            wake(Self::on(device.after(&state), self.blocks, self.mode))?;
         }
         Ok((count, all))
     }
@@ -116,7 +114,7 @@ impl BlockPort for ModelPort {
     }
 
     fn share_blocks_max(&self) -> u32 {
-        if self.has_share { SHARE_BLOCKS_MAX } else { 0 }
+        if self.device.borrow().policy().atomic { SHARE_BLOCKS_MAX } else { 0 }
     }
 
     fn submit(&self, request: Request) -> Ticket {

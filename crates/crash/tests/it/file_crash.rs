@@ -41,17 +41,15 @@ fn is_found_out(format: Format, name: &str, (sequences, count): (Sequences, u64)
     assert!(!matches!(replay(&Token { planted: None, ..token }), Ok(Some(_))), "{name}");
 }
 
+/// One sequence on a volume, with nothing planted.
+fn case<'a>(base: &'a Base, on: On, mode: FlushMode, ops: &'a Ops) -> Case<'a> {
+    Case { on, base, mode, planted: None, ops, effort: Effort::default(), outside: None }
+}
+
 /// Asserts that no fault is found after one sequence on a disk that answers late.
 fn finds_nothing_after(base: &Base, words: &str, least: u64) {
-    let case = Case {
-        on: On::Late,
-        base,
-        mode: FlushMode::RangeFlush,
-        planted: None,
-        ops: &words.parse().unwrap(),
-        effort: Effort::default(),
-        outside: None,
-    };
+    let ops = words.parse().unwrap();
+    let case = case(base, On::Late, FlushMode::RangeFlush, &ops);
     let (counts, _, found) = explorer::explore(&case);
     assert_eq!(found, None, "{:?}", base.format);
     assert!(counts.recovered > least, "{counts:?}");
@@ -214,15 +212,7 @@ fn litmus_old_data_under_new_metadata() {
         (Format::EXT4_SDJ_DUAL, false),
     ] {
         let base = Base::make(format, 6).unwrap();
-        let case = Case {
-            on: On::Model,
-            base: &base,
-            mode: FlushMode::Flush,
-            planted: None,
-            ops: &ops,
-            effort: Effort::default(),
-            outside: None,
-        };
+        let case = case(&base, On::Model, FlushMode::Flush, &ops);
         let mut ran = run(&case).unwrap();
         ran.history.has_versions = true;
         let exploration =
@@ -465,15 +455,7 @@ fn file_cuts_do_not_depend_on_threads() {
 fn every_bounded_sequence_runs_as_the_reference_does() {
     let base = Base::make(Format::F2FS, 5).unwrap();
     for ops in ace::seq1().iter().step_by(7) {
-        let case = Case {
-            on: On::Model,
-            base: &base,
-            mode: FlushMode::Flush,
-            planted: None,
-            ops,
-            effort: Effort::default(),
-            outside: None,
-        };
+        let case = case(&base, On::Model, FlushMode::Flush, ops);
         run(&case).unwrap_or_else(|fault| panic!("{ops}: {fault:?}"));
     }
 }
@@ -521,15 +503,7 @@ fn verdict_at(
 ) -> Result<(), Violation> {
     let base = Base::make(Format::F2FS, 4).unwrap();
     let ops: Ops = words.parse().unwrap();
-    let case = Case {
-        on: On::Model,
-        base: &base,
-        mode: FlushMode::Flush,
-        planted: None,
-        ops: &ops,
-        effort: Effort::default(),
-        outside: None,
-    };
+    let case = case(&base, On::Model, FlushMode::Flush, &ops);
     let run = run(&case).unwrap();
     let mut tree =
         recover(&mut run.port.clone(), Setup::new(Format::F2FS, FlushMode::Flush, base.seed)).unwrap();

@@ -185,21 +185,17 @@ impl Image {
 
     /// Copies all sources before any destination changes. A file has no such command.
     fn remap(&self, remaps: &[Remap]) -> Answer {
-        let Store::Memory(store) = &self.store else {
+        if matches!(self.store, Store::File { .. }) {
             return Err(DeviceError::NotSupported("SHARE").into());
-        };
-        let mut bound = Vec::new();
+        }
+        let mut bound = Vec::with_capacity(remaps.len());
         for &Remap { dst, src, count } in remaps {
             self.check(dst, u64::from(count))?;
             self.check(src, u64::from(count))?;
-            bound.extend((dst.0..).zip(self.read_blocks(src, count)?));
+            bound.push((dst, self.read_blocks(src, count)?));
         }
-        let mut store = store.borrow_mut();
-        for (block, payload) in bound {
-            match payload {
-                Payload::Zero => drop(store.remove(&block)),
-                other => drop(store.insert(block, other)),
-            }
+        for (dst, payloads) in bound {
+            self.write_blocks(dst, &payloads)?;
         }
         Ok(Box::default())
     }

@@ -180,11 +180,10 @@ pub trait Fs: 'static {
     /// not make them durable. After an error the vfs treats all of them as unwritten.
     async fn write_pages(&self, ino: Ino, pages: &[DirtyPage], cause: WriteCause) -> Result<()>;
 
-    /// Where data are journalled: pages that were just written to the cache, and what [`Fs::wrote`] notes, in one step, so that
-    /// everything is in the journal in the order of the calls.
-    async fn write_at_once(&self, ino: Ino, pages: &[DirtyPage], end: u64, now: Timestamp) -> Result<()> {
-        self.wrote(ino, end, now);
-        self.write_pages(ino, pages, WriteCause::Sync).await
+    /// Where data are journalled: pages that were just written, and what [`Fs::wrote`] notes, in one step, so that everything enters
+    /// the journal in the order of the calls. The vfs asks only a file system that has [`Fs::at_once_max`].
+    async fn write_at_once(&self, _ino: Ino, _pages: &[DirtyPage], _end: u64, _now: Timestamp) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
     }
 
     /// Most pages of one call of [`Fs::write_at_once`] that a power cut shows wholly or not at all; `None` where pages are written

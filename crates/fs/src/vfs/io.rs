@@ -64,14 +64,6 @@ impl<F: Fs> Drop for Reading<'_, F> {
     }
 }
 
-/// See [`Vfs::obstacle`].
-enum Obstacle {
-    /// A page is being read or written.
-    Busy,
-    /// The old content of this page is needed.
-    Absent(u64),
-}
-
 impl<F: Fs> Vfs<F> {
     // Reading.
 
@@ -247,19 +239,21 @@ impl<F: Fs> Vfs<F> {
         source: &Source<'_>,
     ) -> Result<()> {
         let (first, page_end) = pages_of(at, end - at);
-        while let Some(obstacle) = self.obstacle(inode, (at, end)) {
-            match obstacle {
-                Obstacle::Busy => inode.changed.wait().await,
-                Obstacle::Absent(index) => drop(self.fill(inode, (index, index + 1)).await?),
+        while let Some((index, step)) = self.obstacle(inode, (at, end)) {
+            match step {
+                Step::Absent => drop(self.fill(inode, (index, index + 1)).await?),
+                Step::Busy | Step::Done => inode.changed.wait().await,
             }
         }
         // Pages in memory come first: a new page may take the place of one that is clean.
-        let is_there = |index: &u64| self.0.pages.borrow().find(inode.owner, *index).is_some();
-        let (there, absent): (Vec<u64>, Vec<u64>) = (first..page_end).partition(is_there);
-        for index in there.into_iter().chain(absent) {
-            let part = (at.max(index * PAGE), end.min((index + 1) * PAGE));
-            let step = self.put_page(inode, index, (offset, part.0, part.1), source);
-            debug_assert!(matches!(step, Step::Done), "its obstacles are gone");
+        for comes_now in [true, false] {
+            for index in first..page_end {
+                if self.0.pages.borrow().find(inode.owner, index).is_some() == comes_now {
+                    let part = (at.max(index * PAGE), end.min((index + 1) * PAGE));
+                    let step = self.put_page(inode, index, (offset, part.0, part.1), source);
+                    debug_assert!(matches!(step, Step::Done), "its obstacles are gone");
+                }
+            }
         }
         let handed_over = self.hand_over(inode, (first, page_end), end).await;
         match handed_over {
@@ -269,18 +263,19 @@ impl<F: Fs> Vfs<F> {
         handed_over
     }
 
-    /// What has to be awaited before the bytes `at..end` can be put into their pages and handed over in one step.
-    fn obstacle(&self, inode: &Inode, (at, end): (u64, u64)) -> Option<Obstacle> {
+    /// A page that has to be awaited before the bytes `at..end` can be put into their pages and handed over in one step: it is busy, or
+    /// its old content is needed and absent.
+    fn obstacle(&self, inode: &Inode, (at, end): (u64, u64)) -> Option<(u64, Step)> {
         let (first, page_end) = pages_of(at, end - at);
         let pages = self.0.pages.borrow();
         (first..page_end).find_map(|index| match pages.find(inode.owner, index) {
             Some(slot) => match pages.state(slot) {
                 State::Clean | State::Dirty => None,
-                State::Reading | State::Writing | State::Redirtied => Some(Obstacle::Busy),
+                State::Reading | State::Writing | State::Redirtied => Some((index, Step::Busy)),
             },
             None => {
                 let is_whole = at <= index * PAGE && (index + 1) * PAGE <= end;
-                (!is_whole && index * PAGE < inode.size.get()).then_some(Obstacle::Absent(index))
+                (!is_whole && index * PAGE < inode.size.get()).then_some((index, Step::Absent))
             }
         })
     }

@@ -229,15 +229,13 @@ impl<F: Fs> Vfs<F> {
         let mut indices = Vec::new();
         self.0.pages.borrow().dirty_indices(inode.owner, range, self.now(), &mut indices);
         let mut batch = self.begin_batch(inode, &indices);
-        let count = batch.pages.len() as u64;
         let result = self.0.fs.write_at_once(inode.ino, &batch.pages, end, self.timestamp()).await;
         self.note_written();
-        batch.written = result.is_ok();
-        self.count(|counts| match result {
-            Ok(()) => counts.sync_written_pages += count,
-            Err(_) => counts.failed_pages += count,
-        });
-        result
+        if result.is_err() {
+            self.count(|counts| counts.failed_pages += batch.pages.len() as u64);
+            return result;
+        }
+        self.end_batch(&mut batch, result, WriteCause::Sync)
     }
 
     fn end_batch(&self, batch: &mut Batch<F>, result: Result<()>, cause: WriteCause) -> Result<()> {

@@ -29,7 +29,7 @@ use super::super::layout::journal::{
 };
 use super::{CheckpointBy, Ext4Options, PlantedBug};
 use crate::order::{STREAM, answer, answers};
-use crate::port::{BLOCK_BYTES, Block, BlockPort, Remap, Request, Share, Ticket, Write, bytes_of};
+use crate::port::{BLOCK_BYTES, Block, BlockPort, Request, Share, Ticket, Write, bytes_of};
 use crate::vfs::{Errno, Timestamp};
 use flashweir_core::{Order, Payload};
 use std::cell::{Cell, RefCell};
@@ -421,10 +421,11 @@ impl Journal {
             home.retain(|_, committed| committed.copy.is_none());
             counts.shared_blocks += pairs.len() as u64;
             counts.escaped_blocks += home.len() as u64;
-            let shares = pairs.chunks(self.share_blocks_max as usize);
-            requests.extend(
-                shares.map(|pairs| Request::Share(Share { remaps: remaps(pairs), ..Share::default() })),
-            );
+            for pairs in pairs.chunks(self.share_blocks_max as usize) {
+                let mut share = Share::default();
+                pairs.iter().for_each(|(home, copy)| share.add(Block(home.0), Block(copy.0)));
+                requests.push(Request::Share(share));
+            }
             counts.shares += requests.len() as u64;
         }
         counts.home_writes += home.len() as u64;
@@ -459,22 +460,6 @@ impl Journal {
         block[..raw.len()].copy_from_slice(&raw);
         Write::new(Block(self.blocks[0].0), vec![Payload::Bytes(block.into())])
     }
-}
-
-/// Blocks that take over others, one range for each consecutive run.
-fn remaps(pairs: &[(Addr, Addr)]) -> Vec<Remap> {
-    let mut remaps: Vec<Remap> = Vec::new();
-    for &(dst, src) in pairs {
-        match remaps.last_mut() {
-            Some(Remap { dst: to, src: from, count })
-                if to.0 + u64::from(*count) == dst.0 && from.0 + u64::from(*count) == src.0 =>
-            {
-                *count += 1;
-            }
-            _ => remaps.push(Remap { dst: Block(dst.0), src: Block(src.0), count: 1 }),
-        }
-    }
-    remaps
 }
 
 /// Writes for blocks, one for each consecutive run.

@@ -40,16 +40,6 @@ pub enum CheckpointBy {
     Share,
 }
 
-impl CheckpointBy {
-    /// Name of the way.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Write => "write",
-            Self::Share => "share",
-        }
-    }
-}
-
 /// How a volume is mounted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -29,7 +29,7 @@ use super::stop::{Step, Stop};
 use super::{F2fs, Scope, Turns};
 use crate::boxed::Boxed;
 use crate::order::{answers, errno_of};
-use crate::port::{BlockBytes, Remap, Share, Ticket, Write, payload_of};
+use crate::port::{BlockBytes, Share, Ticket, Write, payload_of};
 use crate::vfs::{Errno, Timestamp};
 use flashweir_core::command::Tag;
 use flashweir_core::{Duration, Order, Payload};
@@ -318,24 +318,17 @@ impl F2fs {
             moved.share.tags = [tag, self.state.borrow().data_tag()];
         }
         moved.shared += 1;
-        let (dst, src) = (Geometry::block(to), Geometry::block(from));
-        match moved.share.remaps.last_mut() {
-            Some(last)
-                if last.dst.0 + u64::from(last.count) == dst.0
-                    && last.src.0 + u64::from(last.count) == src.0 =>
-            {
-                last.count += 1;
-            }
-            _ => moved.share.remaps.push(Remap { dst, src, count: 1 }),
-        }
+        moved.share.add(Geometry::block(to), Geometry::block(from));
     }
 
     fn submit_shared(&self, moved: &mut Moved) {
         let (share, shared) = (std::mem::take(&mut moved.share), std::mem::take(&mut moved.shared));
         if shared > 0 {
-            let metrics = &mut self.state.borrow_mut().metrics;
-            (metrics.shares, metrics.shared_data_blocks) =
-                (metrics.shares + 1, metrics.shared_data_blocks + u64::from(shared));
+            {
+                let metrics = &mut self.state.borrow_mut().metrics;
+                metrics.shares += 1;
+                metrics.shared_data_blocks += u64::from(shared);
+            }
             moved.tickets.push(self.submit_share(share));
         }
     }

@@ -389,16 +389,20 @@ impl F2fs {
                 *page = cached;
                 continue;
             }
-            let mut addr = self.run(|state| state.address(ino, index)).await?;
-            while self.arrives(addr).await {
-                addr = self.run(|state| state.address(ino, index)).await?;
-            }
+            let (addr, moving) = loop {
+                let addr = self.run(|state| state.address(ino, index)).await?;
+                match self.moving.borrow().get(&addr).cloned() {
+                    Some(Moving::Disk) => {}
+                    moving => break (addr, moving),
+                }
+                self.arrived(addr).await;
+            };
             if addr == Addr::NULL || addr == Addr::NEW {
                 continue;
             }
             self.state.borrow().geometry.place_of(addr).ok_or(Errno::EUCLEAN)?;
-            if let Some(Moving::Content(content)) = self.moving.borrow().get(&addr) {
-                *page = content.clone();
+            if let Some(Moving::Content(content)) = moving {
+                *page = content;
                 continue;
             }
             match runs.last_mut() {

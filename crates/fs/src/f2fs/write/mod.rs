@@ -337,14 +337,9 @@ impl F2fs {
         self.changes.notify();
     }
 
-    /// Waits while a SHARE brings a block to its place; returns whether one did.
-    async fn arrives(&self, addr: Addr) -> bool {
-        let is_coming = || matches!(self.moving.borrow().get(&addr), Some(Moving::Disk));
-        let was_coming = is_coming();
-        if was_coming {
-            self.changes.until(|| !is_coming()).await;
-        }
-        was_coming
+    /// Waits while a SHARE brings a block to its place.
+    async fn arrived(&self, addr: Addr) {
+        self.changes.until(|| !matches!(self.moving.borrow().get(&addr), Some(Moving::Disk))).await;
     }
 
     /// Begins a read: until it ends, blocks that are valid now are not allocated again.
@@ -408,14 +403,15 @@ impl F2fs {
             }
             Stop::AnyNode(nid) => self.load_any_node(nid, address(nid)?).await?,
             Stop::Block { ino, index, addr } => {
-                if self.arrives(addr).await {
-                    // The operation looks the block up again.
-                    return Ok(());
-                }
                 let moving = self.moving.borrow().get(&addr).cloned();
                 let block = match moving {
                     Some(Moving::Content(content)) => bytes_of(&content),
-                    _ => self.volume.block(addr).await?,
+                    Some(Moving::Disk) => {
+                        // The operation looks the block up again.
+                        self.arrived(addr).await;
+                        return Ok(());
+                    }
+                    None => self.volume.block(addr).await?,
                 };
                 let block: crate::port::BlockBytes = block[..].try_into().expect("a block");
                 self.state.borrow_mut().blocks.entry((ino, index)).or_insert_with(|| Box::new(block));
