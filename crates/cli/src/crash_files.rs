@@ -61,8 +61,9 @@ pub(crate) struct CrashFilesArgs {
     #[arg(long, value_name = "FORMAT", value_parser = Format::NAMES, default_value = "f2fs")]
     pub(crate) format: String,
     /// Family of sequences: all of one operation, random ones of two, longer random ones, those on a nearly full volume, those in which
-    /// blocks change owners, those with files without names and access lists, those over files in many parts, or those of two tasks at once
-    #[arg(long, short, value_name = "KIND", value_parser = ["seq-1", "seq-2", "random", "cleaning", "reuse", "nameless", "trees", "tasks"], default_value = "seq-1")]
+    /// blocks change owners, those with files without names and access lists, those over files in many parts, those of two tasks at once, or
+    /// those over atomic files (sets), of which ext4-journal and ext4-sdj have some
+    #[arg(long, short, value_name = "KIND", value_parser = Sequences::NAMES, default_value = "seq-1")]
     pub(crate) sequences: String,
     /// Stop after this many sequences [default: all of seq-1; of others as many as --states takes]
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
@@ -171,6 +172,7 @@ fn config(args: &CrashFilesArgs) -> Outcome<FileCrashConfig> {
     let on = On::ALL.iter().find(|(_, name, _)| *name == args.on).map(|(on, ..)| *on);
     let format = Format::named(&args.format);
     let format = format.ok_or_else(|| Failure::Usage(format!("--format: {}", args.format)))?;
+    sequences.check(format).map_err(|why| Failure::Usage(format!("--sequences: {why}")))?;
     let has_end = *sequences == Sequences::Seq1 || args.count.is_some();
     let effort = Effort::default();
     let states_max = args.states_each.map_or(effort.states_max, |states| states as usize);

@@ -12,7 +12,7 @@ use crate::order::errno_of;
 use crate::port::{Block, BlockPort};
 use crate::vfs::{
     Attr, Barrier, Cookie, DirEntry, DirtyPage, Errno, Fs, Ino, Kind, Limits, NewNode, PageRun, RenameMode,
-    Result, SetAttr, StatFs, SyncKind, Ticket, Timestamp, WriteCause, XattrMode,
+    Result, SetAttr, SetPart, StatFs, SyncKind, Ticket, Timestamp, WriteCause, XattrMode,
 };
 use crate::xattrs::{self, Prefixes, Xattr};
 use flashweir_core::{Duration, Payload};
@@ -183,6 +183,9 @@ pub(crate) trait Engine: 'static {
         _end: u64,
         _now: Timestamp,
     ) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+    async fn write_set(&self, _parts: &[SetPart]) -> Result<()> {
         Err(Errno::EOPNOTSUPP)
     }
     fn at_once_max(&self) -> Option<u64> {
@@ -468,6 +471,10 @@ impl<E: Engine> Fs for E {
 
     async fn write_at_once(&self, ino: Ino, pages: &[DirtyPage], end: u64, now: Timestamp) -> Result<()> {
         Engine::write_at_once(self, number::<E>(ino)?, pages, end, now).await
+    }
+
+    async fn write_set(&self, parts: &[SetPart]) -> Result<()> {
+        Engine::write_set(self, parts).await
     }
 
     fn at_once_max(&self) -> Option<u64> {

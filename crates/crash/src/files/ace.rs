@@ -3,7 +3,7 @@
 //! A bounded sequence consists of the prerequisites of an operation, the operation, and one call that makes something
 //! durable. [`seq1`] has all of them within the bounds; [`seq2`] draws two operations; [`random`] makes longer ones,
 //! over the files of several tasks. In [`reuse`] blocks change owners; [`nameless`] has files without names and access
-//! control lists, [`trees`] files of many extents, [`tasks`] several tasks at once.
+//! control lists, [`trees`] files of many extents, [`tasks`] several tasks at once, [`sets`] atomic files.
 //!
 //! Differences from ACE's bounds: there is `sync` beside `fsync` and `fdatasync`; writes of unsynced files also hit
 //! holes, single bytes and pages past the end; holes are punched, attributes have two sizes; the prerequisites of an
@@ -486,6 +486,55 @@ pub fn tasks(seed: u64) -> Ops {
     Ops(ops)
 }
 
+/// Draws a sequence over three atomic files and others: what is written to some of the three is released by one call, while other
+/// files are made durable, or everything is, or time passes.
+pub fn sets(seed: u64) -> Ops {
+    let mut random = RandomStream::new(seed, "sequences over atomic files");
+    let files = ["A/foo", "B/foo", "A/bar"];
+    let mut ops: Vec<Op> = files.iter().map(|file| write(file, 4_096 * random.below(4) + 100)).collect();
+    ops.push(Op::Sync);
+    ops.extend(files.iter().map(|file| Op::Atomic((*file).into())));
+    for _ in 0..2 + random.below(4) {
+        for _ in 0..1 + random.below(4) {
+            let file = (*pick(&mut random, &files)).to_owned();
+            let at = *pick(&mut random, &[0, 0, 100, 4_096, 8_192, 40_000]);
+            let len = *pick(&mut random, &[1, 100, 4_096, 9_000]);
+            ops.push(match random.below(12) {
+                0..=1 => Op::Append(file, len),
+                2 => Op::Direct(file, at / 4_096 * 4_096, 4_096),
+                3 => Op::Punch(file, at, len),
+                4 => Op::Allocate(file, at, len),
+                5 => Op::AllocateKeep(file, at, len),
+                // No file is longer than this: what becomes shorter is so at once.
+                6 => Op::Truncate(file, 200_000 + 1_000 * ops.len() as u64),
+                7 => Op::SetXattr(file, "user".into(), 100),
+                _ => Op::Write(file, at, len),
+            });
+            let other = "B/bar".to_owned();
+            match random.below(8) {
+                0 => ops.extend([Op::Write(other.clone(), at, len), Op::Fsync(other)]),
+                1 => ops.extend([Op::Write(other.clone(), at, len), Op::Fsync(other).aside()]),
+                2 => ops.push(Op::Sync),
+                3 => ops.push(Op::Sync.aside()),
+                4 => ops.push(Op::WriteBack),
+                5 => ops.push(Op::Pause(300)),
+                _ => (),
+            }
+        }
+        let file = (*pick(&mut random, &files)).to_owned();
+        ops.push(match random.below(10) {
+            0 => Op::Fsync(file),
+            1 => Op::Fdatasync(file),
+            2 => Op::Rename(file, "A/old".into()),
+            3 => Op::Unlink(file),
+            4 => Op::ReleaseLast,
+            _ => Op::Syncv,
+        });
+    }
+    ops.push(Op::Syncv);
+    Ops(ops)
+}
+
 /// Durable files that are changed and ordered, before another one is changed and ordered or made durable. Each call
 /// alone must end its epoch, and few states reveal whether it does. One of the two files has two names, so that F2FS
 /// makes a checkpoint where more than its data is wanted. Each sequence occurs twice, once for each of two volumes.
@@ -605,6 +654,7 @@ mod tests {
                 nameless(seed),
                 trees(seed),
                 tasks(seed),
+                sets(seed),
             ] {
                 assert_eq!(ops.to_string().parse::<Ops>().unwrap(), ops);
             }

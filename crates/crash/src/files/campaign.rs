@@ -13,6 +13,7 @@ use super::setup::FULL;
 use super::token::{Token, mode_name};
 use super::volume::Base;
 use flashweir_contract::minimise;
+use flashweir_fs::ext4::Journaling;
 use flashweir_sim::stack::FlushMode;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -44,11 +45,13 @@ pub enum Sequences {
     Trees,
     /// Random sequences of two tasks that work at once.
     Tasks,
+    /// Random sequences over atomic files, on a file system that journals data.
+    Sets,
 }
 
 impl Sequences {
     /// All kinds with their names.
-    pub const ALL: [(Self, &'static str); 8] = [
+    pub const ALL: [(Self, &'static str); 9] = [
         (Self::Seq1, "seq-1"),
         (Self::Seq2, "seq-2"),
         (Self::Random, "random"),
@@ -57,11 +60,34 @@ impl Sequences {
         (Self::Nameless, "nameless"),
         (Self::Trees, "trees"),
         (Self::Tasks, "tasks"),
+        (Self::Sets, "sets"),
     ];
 
     /// Returns its name.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(known, _)| *known == self).map_or("", |(_, name)| name)
+    }
+
+    /// Names of all kinds.
+    pub const NAMES: [&str; Self::ALL.len()] = {
+        let (mut names, mut at) = ([""; Self::ALL.len()], 0);
+        while at < names.len() {
+            names[at] = Self::ALL[at].1;
+            at += 1;
+        }
+        names
+    };
+
+    /// Whether these sequences can be executed on this file system; otherwise the error says on which they can.
+    pub fn check(self, format: Format) -> Result<(), String> {
+        let is_for = |format: Format| self != Self::Sets || format.journaling == Journaling::Journal;
+        if is_for(format) {
+            return Ok(());
+        }
+        let formats = Format::ALL.iter().filter(|(format, _)| is_for(*format));
+        let formats: Vec<&str> = formats.map(|(_, name)| *name).collect();
+        let (name, format, formats) = (self.name(), format.name(), formats.join(", "));
+        Err(format!("{name} on {format}: expected a file system that journals data: {formats}"))
     }
 }
 
@@ -182,6 +208,7 @@ impl Source {
             Sequences::Nameless => Self::Drawn(ace::nameless, config.seed),
             Sequences::Trees => Self::Drawn(ace::trees, config.seed),
             Sequences::Tasks => Self::Drawn(ace::tasks, config.seed),
+            Sequences::Sets => Self::Drawn(ace::sets, config.seed),
         }
     }
 
@@ -226,6 +253,7 @@ pub fn explore(
     outside: Option<Outside<'_>>,
     progress: impl FnMut(FileCrashProgress) -> bool + Send,
 ) -> Result<FileCrashReport, String> {
+    config.sequences.check(config.format)?;
     let kind = if config.sequences == Sequences::Cleaning { FULL } else { 0 };
     let seeds = (0..BASES).map(|base| config.seed.wrapping_mul(BASES).wrapping_add(base) & !FULL | kind);
     let bases = seeds.map(|seed| Base::make(config.format, seed));
@@ -409,8 +437,13 @@ pub fn hunt(
         (Sequences::Reuse, on),
         (Sequences::Reuse, late),
         (Sequences::Tasks, late),
+        (Sequences::Sets, on),
     ];
-    for (count, (sequences, on)) in counts.into_iter().flat_map(|count| kinds.map(|kind| (count, kind))) {
+    let kinds = kinds.into_iter().filter(|(sequences, _)| sequences.check(config.format).is_ok());
+    let kinds: Vec<_> = kinds.collect();
+    for (count, (sequences, on)) in
+        counts.into_iter().flat_map(|count| kinds.iter().map(move |kind| (count, *kind)))
+    {
         let config = FileCrashConfig {
             on,
             sequences,

@@ -3,9 +3,9 @@
 //! Place in the data flow: campaigns and tokens make cases; [`super::explorer`] and [`super::whole`] explore them.
 
 use super::bug::Bug;
+use super::history::Violation;
 use super::mounting::Did;
 use super::ops::Ops;
-use super::oracle::Violation;
 use super::setup::Setup;
 use super::tree::Tree;
 use super::volume::{Base, Damage, Disk, recover};

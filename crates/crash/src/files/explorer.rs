@@ -11,9 +11,9 @@
 //! Invariant: the result is a function of the case.
 
 use super::case::{Case, Counts, Effort, Fault, Found, On, Outside, caught, idempotent};
+use super::history::History;
 use super::mounting::Did;
 use super::ops::PlaceHash;
-use super::oracle::History;
 use super::sequence::Noted;
 use super::setup::BLOCKS;
 use super::tree::Tree;

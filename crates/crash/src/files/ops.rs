@@ -92,6 +92,10 @@ pub enum Op {
     AppendHeld(u64),
     /// Makes each held file durable.
     FsyncHeld,
+    /// Opens the file as atomic and keeps it open: what is written to it is withheld.
+    Atomic(String),
+    /// Makes what the held atomic files withhold durable, all of it at once.
+    Syncv,
     /// Closes all held files.
     Release,
     /// Closes the file held last; the same file may also be held open elsewhere.
@@ -123,7 +127,13 @@ impl Op {
     pub fn is_persistence(&self) -> bool {
         matches!(
             self,
-            Self::Fsync(_) | Self::Fdatasync(_) | Self::Sync | Self::Remount | Self::FsyncHeld | Self::Wait
+            Self::Fsync(_)
+                | Self::Fdatasync(_)
+                | Self::Sync
+                | Self::Syncv
+                | Self::Remount
+                | Self::FsyncHeld
+                | Self::Wait
         )
     }
 
@@ -144,7 +154,10 @@ impl Op {
     /// Whether it concerns files that it names, and needs no held file.
     fn is_of_paths(&self) -> bool {
         !self.paths().is_empty()
-            && !matches!(self, Self::Hold(_) | Self::Nameless(_) | Self::LinkHeld(_) | Self::Aside(_))
+            && !matches!(
+                self,
+                Self::Hold(_) | Self::Atomic(_) | Self::Nameless(_) | Self::LinkHeld(_) | Self::Aside(_)
+            )
     }
 
     /// Returns the paths that it names.
@@ -170,6 +183,7 @@ impl Op {
             | Self::Nameless(path)
             | Self::LinkHeld(path)
             | Self::Hold(path)
+            | Self::Atomic(path)
             | Self::Fsync(path)
             | Self::Fdatasync(path)
             | Self::Fbarrier(path)
@@ -178,6 +192,7 @@ impl Op {
             Self::Aside(op) => op.paths(),
             Self::AppendHeld(_)
             | Self::FsyncHeld
+            | Self::Syncv
             | Self::Release
             | Self::ReleaseLast
             | Self::Sync
@@ -203,9 +218,12 @@ impl Op {
         }
         let effect = match op {
             Self::Pause(_) | Self::Wait | Self::WriteBack => Effect::None,
-            Self::Sync | Self::Fsync(_) | Self::Fdatasync(_) | Self::Fbarrier(_) | Self::Fdatabarrier(_) => {
-                Effect::Promise
-            }
+            Self::Sync
+            | Self::Syncv
+            | Self::Fsync(_)
+            | Self::Fdatasync(_)
+            | Self::Fbarrier(_)
+            | Self::Fdatabarrier(_) => Effect::Promise,
             _ if changes_names => Effect::Names,
             _ => Effect::Data,
         };
@@ -255,6 +273,8 @@ impl Op {
             Self::Nameless(_) => "tmpfile",
             Self::LinkHeld(_) => "linkheld",
             Self::Hold(_) => "hold",
+            Self::Atomic(_) => "atomic",
+            Self::Syncv => "syncv",
             Self::AppendHeld(_) => "heldappend",
             Self::FsyncHeld => "heldfsync",
             Self::Release => "release",
@@ -286,6 +306,7 @@ impl fmt::Display for Op {
             | Self::Rmdir(path)
             | Self::Remove(path)
             | Self::Hold(path)
+            | Self::Atomic(path)
             | Self::Nameless(path)
             | Self::LinkHeld(path)
             | Self::Fsync(path)
@@ -309,6 +330,7 @@ impl fmt::Display for Op {
             Self::RemoveXattr(path, name) => write!(f, ":{path}:{name}"),
             Self::AppendHeld(len) | Self::Pause(len) => write!(f, ":{len}"),
             Self::FsyncHeld
+            | Self::Syncv
             | Self::Release
             | Self::ReleaseLast
             | Self::Sync
@@ -409,6 +431,8 @@ impl FromStr for Op {
             "tmpfile" => (Self::Nameless(path(0)?), 1),
             "linkheld" => (Self::LinkHeld(path(0)?), 1),
             "hold" => (Self::Hold(path(0)?), 1),
+            "atomic" => (Self::Atomic(path(0)?), 1),
+            "syncv" => (Self::Syncv, 0),
             "fsync" => (Self::Fsync(path(0)?), 1),
             "fdatasync" => (Self::Fdatasync(path(0)?), 1),
             "fbarrier" => (Self::Fbarrier(path(0)?), 1),
@@ -495,6 +519,8 @@ pub struct Runner<F: Fs> {
     nameless: BTreeSet<Ino>,
     /// Number of operations in progress in other tasks.
     aside: Rc<Cell<usize>>,
+    /// Whether this is the reference, which withholds nothing: before a cut, that cannot be seen.
+    is_reference: bool,
 }
 
 impl<F: Fs> fmt::Debug for Runner<F> {
@@ -507,7 +533,13 @@ impl<F: Fs> Runner<F> {
     /// Makes a runner on this mount, as root.
     pub fn new(vfs: &Vfs<F>, handle: Handle) -> Self {
         let (held, nameless) = (Vec::new(), BTreeSet::new());
-        Self { process: vfs.process(Creds::ROOT), handle, held, nameless, aside: Rc::default() }
+        let process = vfs.process(Creds::ROOT);
+        Self { process, handle, held, nameless, aside: Rc::default(), is_reference: false }
+    }
+
+    /// Makes the runner of the reference.
+    pub(super) fn reference(vfs: &Vfs<F>, handle: Handle) -> Self {
+        Self { is_reference: true, ..Self::new(vfs, handle) }
     }
 
     /// Returns the calling process.
@@ -539,6 +571,12 @@ impl<F: Fs> Runner<F> {
                 };
                 self.held.push(open);
             }
+            Op::Atomic(file) => {
+                let flags = OpenFlags::READ_WRITE;
+                let flags = if self.is_reference { flags } else { flags.atomic() };
+                self.held.push(process.open(path(file), flags, 0).await?);
+            }
+            Op::Syncv => self.syncv().await?,
             Op::AppendHeld(len) => {
                 for file in &self.held {
                     let at = file.size();
@@ -561,7 +599,7 @@ impl<F: Fs> Runner<F> {
             Op::Sync => process.vfs().sync_all().await?,
             // A remount has no other effect on files; the owner of the volume mounts it again.
             Op::Remount => {
-                self.let_go().await?;
+                self.end().await?;
                 self.process.vfs().sync_all().await?;
             }
             Op::Wait => self.wait().await,
@@ -572,6 +610,11 @@ impl<F: Fs> Runner<F> {
         Ok(None)
     }
 
+    async fn syncv(&self) -> Result<(), Errno> {
+        let atomic: Vec<&File<F>> = self.held.iter().filter(|file| file.flags().atomic).collect();
+        self.process.vfs().syncv(&atomic, SyncKind::Data).await
+    }
+
     async fn release(&mut self) -> Result<(), Errno> {
         self.nameless.clear();
         for file in self.held.drain(..) {
@@ -580,9 +623,11 @@ impl<F: Fs> Runner<F> {
         Ok(())
     }
 
-    /// Closes the held files when all tasks have ended, so that nothing keeps the mount busy.
-    pub async fn let_go(&mut self) -> Result<(), Errno> {
+    /// Closes the held files when all tasks have ended, so that nothing keeps the mount busy. What atomic ones withhold is made
+    /// durable before, since an unmount would lose it.
+    pub async fn end(&mut self) -> Result<(), Errno> {
         self.wait().await;
+        self.syncv().await?;
         self.release().await
     }
 
@@ -790,7 +835,7 @@ mod tests {
                     falloc:A/foo:0+8192,fallocK:A/foo:8192+100,punch:A/foo:1+2,truncate:A/foo:0,rename:A/foo:B/bar,\
                     link:B/bar:x,symlink:x:y,unlink:x,rmdir:A/C,remove:y,setxattr:B/bar:u:100,rmxattr:B/bar:u,\
                     setacl:B/bar:3,defacl:A:1,chmod:B/bar:640,tmpfile:A,linkheld:A/new,\
-                    hold:B/bar,heldappend:100,heldfsync,releaselast,release,sync&,wait,remount,pause:60,fsync:A/foo&,write:A/foo:0+100&,fsync:B/bar,fdatasync:B/bar,fbarrier:B/bar,fdatabarrier:B/bar,sync,writeback";
+                    hold:B/bar,atomic:B/bar,syncv,heldappend:100,heldfsync,releaselast,release,sync&,wait,remount,pause:60,fsync:A/foo&,write:A/foo:0+100&,fsync:B/bar,fdatasync:B/bar,fbarrier:B/bar,fdatabarrier:B/bar,sync,writeback";
         assert_eq!(text.parse::<Ops>().unwrap().to_string(), text);
     }
 
@@ -812,6 +857,8 @@ mod tests {
             "wait&",
             "remount&",
             "hold:A/foo&",
+            "atomic:A/foo&",
+            "syncv:A/foo",
             "sync&&",
             "pause",
         ] {

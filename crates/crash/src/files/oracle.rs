@@ -14,81 +14,12 @@
 //!
 //! Deliberately absent: times, owners, and the order of unsynced data.
 
-use super::ops::{Op, Pairs, origin};
-use super::tree::{Body, Node, Tree};
-use flashweir_fs::vfs::{AclKind, Errno, PAGE_BYTES};
+use super::history::{History, Step, Violation};
+use super::ops::{Op, origin};
+use super::sets::{self, Withholding};
+use super::tree::{Body, Node, Tree, file};
+use flashweir_fs::vfs::{AclKind, PAGE_BYTES};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-
-/// An executed operation and its time.
-#[derive(Clone, Debug)]
-pub struct Step {
-    /// The operation.
-    pub op: Op,
-    /// Position at which it began.
-    pub begun: u64,
-    /// Position at which it had returned; `None` if it never did.
-    pub ended: Option<u64>,
-    /// Number of steps that had begun when it returned; with several tasks, these may include later ones.
-    pub begun_by_end: usize,
-    /// Result that it returned.
-    pub result: Result<(), Errno>,
-}
-
-/// The executed operations. `states[n]` is what the reference shows after `n` steps.
-#[derive(Clone, Debug, Default)]
-pub struct History {
-    /// The steps, in order.
-    pub steps: Vec<Step>,
-    /// The states, one more than steps; the first one is durable.
-    pub states: Vec<Arc<Tree>>,
-    /// Number in the file system of each inode that the reference ever had.
-    pub numbers: Pairs,
-    /// Whether an unsynced file may have grown by only a part of a write, namely whole pages from its start on.
-    pub grows_by_pages: bool,
-    /// Whether a file shows one version: data, length and attributes as they were after one operation (share §5.11).
-    pub has_versions: bool,
-}
-
-/// Reason why a state is not allowed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Violation {
-    /// A name is missing, or present, or refers to something else, contrary to what was made durable.
-    Name(String),
-    /// A file or directory that was made durable and always had a name has none.
-    Vanished(String),
-    /// A length that the file never had since it was made durable.
-    Size(String),
-    /// Bytes that the file never had at this offset since it was made durable.
-    Content(String),
-    /// Pages of one write, some of which are from before it and others not.
-    Version(String),
-    /// An effect after a barrier is visible, and one that was ordered before it is not.
-    Order(String),
-    /// An extended attribute that the file never had since it was made durable.
-    Xattr(String),
-    /// A rename that took effect only in part.
-    Rename(String),
-    /// Wrong kind, mode, target, or link count.
-    Inode(String),
-}
-
-impl Violation {
-    /// Describes the violation in one line.
-    pub fn what(&self) -> String {
-        match self {
-            Self::Name(what) => format!("name: {what}"),
-            Self::Vanished(what) => format!("vanished: {what}"),
-            Self::Size(what) => format!("size: {what}"),
-            Self::Content(what) => format!("content: {what}"),
-            Self::Version(what) => format!("version: {what}"),
-            Self::Order(what) => format!("order: {what}"),
-            Self::Xattr(what) => format!("attribute: {what}"),
-            Self::Rename(what) => format!("rename by half: {what}"),
-            Self::Inode(what) => format!("inode: {what}"),
-        }
-    }
-}
 
 /// The floors at one moment: the first state from which an observation is durable. Entries that are missing have the
 /// floor `all`.
@@ -96,6 +27,8 @@ impl Violation {
 struct Floors {
     all: usize,
     data: BTreeMap<u64, usize>,
+    /// Files that withheld at the last sync of everything, which did not concern what they withheld.
+    withheld: BTreeSet<u64>,
     xattrs: BTreeMap<u64, usize>,
     /// Floor of each inode's existence, under any name.
     found: BTreeMap<u64, usize>,
@@ -106,6 +39,9 @@ struct Floors {
 
 impl Floors {
     fn data(&self, node: u64) -> usize {
+        if self.withheld.contains(&node) {
+            return self.data.get(&node).copied().unwrap_or(0);
+        }
         self.data.get(&node).map_or(self.all, |&floor| floor.max(self.all))
     }
 
@@ -163,8 +99,14 @@ impl History {
     /// Computes the floors at a moment; with `barrier`, what was ordered up to that barrier counts as durable.
     fn floors(&self, moment: &Moment, barrier: Option<usize>) -> Floors {
         let mut floors = Floors::default();
+        let (mut withholding, mut passed) = (Withholding::default(), 0);
         for (index, step) in self.done(moment) {
             let op = step.op.plain();
+            let mut released = Vec::new();
+            for index in passed..=index {
+                released = withholding.pass(self, index);
+            }
+            passed = index + 1;
             if matches!(op, Op::Fbarrier(_)) && barrier.is_none_or(|last| index > last) {
                 continue;
             }
@@ -178,8 +120,19 @@ impl History {
                 }
             };
             match op {
+                Op::Syncv => {
+                    for model in released {
+                        floors.data.insert(model, state);
+                        floors.found.insert(model, state);
+                    }
+                }
                 Op::Sync | Op::Remount => {
                     floors.all = state;
+                    floors.withheld.clear();
+                    for (model, released) in withholding.files() {
+                        floors.data.insert(model, released);
+                        floors.withheld.insert(model);
+                    }
                     floors.found.extend(tree.nodes.keys().map(|&node| (node, state)));
                 }
                 Op::FsyncHeld => {
@@ -217,6 +170,7 @@ impl History {
     pub fn judge(&self, position: u64, observed: &Tree) -> Result<(), Violation> {
         let moment = self.moment(position);
         self.judge_until(moment.begun, self.floors(&moment, None), observed).all()?;
+        sets::judge(self, moment.begun, observed)?;
         // If an effect later than a barrier is visible, everything ordered before the barrier must be, too.
         for (index, step) in self.done(&moment) {
             let op = step.op.plain();
@@ -602,7 +556,9 @@ impl Judge<'_> {
             Op::Punch(_, offset, len) => [*offset, offset + len].iter().any(|at| at % PAGE_BYTES as u64 != 0),
             op => matches!(op, Op::Aside(_) | Op::AppendHeld(_)),
         };
-        if self.history.steps[..self.last].iter().any(has_steps) {
+        let steps = &self.history.steps[..self.last];
+        // What an atomic file withholds comes later than its attributes.
+        if steps.iter().any(|step| has_steps(step) || matches!(step.op, Op::Atomic(_))) {
             return Ok(());
         }
         let floor = self.floors.data(model).min(self.floors.xattrs(model));
@@ -711,11 +667,4 @@ impl Judge<'_> {
 fn page(bytes: &[u8], at: usize) -> &[u8] {
     let page = &bytes[(at * PAGE_BYTES).min(bytes.len())..((at + 1) * PAGE_BYTES).min(bytes.len())];
     &page[..page.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1)]
-}
-
-fn file(node: &Node) -> Option<&[u8]> {
-    match &node.body {
-        Body::File(bytes) => Some(bytes),
-        _ => None,
-    }
 }

@@ -3,9 +3,9 @@
 //! Invariant: before any cut, volume and reference give the same answers and show the same contents.
 
 use super::case::{Case, Fault};
+use super::history::{History, Step};
 use super::mounting::Did;
 use super::ops::{Made, Op, Ops, Runner};
-use super::oracle::{History, Step};
 use super::tree::Tree;
 use super::volume::{Base, Clock, forever, mount, reference, touch};
 use flashweir_core::executor::Handle;
@@ -125,7 +125,7 @@ impl Noted {
                     Op::Aside(op) => runner.begin(index, (**op).clone(), ended).await,
                     Op::Remount => {
                         let said = |errno: Errno| format!("operation {index}, {op}: {errno:?}");
-                        runner.let_go().await.map_err(said)?;
+                        runner.end().await.map_err(said)?;
                         vfs.unmount().await.map_err(said)?;
                         did_before = did_before + Did::of(vfs.fs());
                         ended(Ok(None));

@@ -268,3 +268,11 @@ async fn bytes<F: Fs>(process: &Process<F>, path: &str, size: u64) -> Result<Arc
     file.close().await?;
     result.map(|()| bytes.into())
 }
+
+/// Returns the bytes of a file.
+pub(super) fn file(node: &Node) -> Option<&[u8]> {
+    match &node.body {
+        Body::File(bytes) => Some(bytes),
+        _ => None,
+    }
+}

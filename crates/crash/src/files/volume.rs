@@ -126,7 +126,7 @@ pub async fn mount(port: Rc<dyn BlockPort>, handle: Handle, setup: Setup) -> Res
 pub async fn reference(handle: Handle, filled: Filled) -> Result<(Runner<AnyFs>, Vfs<AnyFs>), String> {
     let vfs = Vfs::mount(MemFs::new(MemFsConfig::default()).into(), handle.clone(), options());
     let vfs = vfs.map_err(|error| error.to_string())?;
-    let mut runner = Runner::new(&vfs, handle);
+    let mut runner = Runner::reference(&vfs, handle);
     if filled != Filled::default() {
         runner.begin_filling().await?;
         for file in 0..filled.files {

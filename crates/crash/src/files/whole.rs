@@ -16,8 +16,8 @@
 
 use super::case::{Case, Counts, Effort, Fault, Found, Outside, caught, idempotent};
 use super::cuts::{Cuts, Situation, awake, image_of, medium};
+use super::history::History;
 use super::mounting::Did;
-use super::oracle::History;
 use super::sequence::Noted;
 use super::setup::BLOCKS;
 use super::tree::Tree;

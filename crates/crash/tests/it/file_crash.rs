@@ -4,8 +4,8 @@ use flashweir_contract::{Exploration, LogPos};
 use flashweir_crash::files::bug::bug_named;
 use flashweir_crash::files::case::Case;
 use flashweir_crash::files::explorer::{self, run};
+use flashweir_crash::files::history::Violation;
 use flashweir_crash::files::ops::content;
-use flashweir_crash::files::oracle::Violation;
 use flashweir_crash::files::setup::Setup;
 use flashweir_crash::files::tree::{Body, Node, Tree};
 use flashweir_crash::files::volume::{Base, recover};
@@ -236,6 +236,81 @@ fn litmus_old_data_under_new_metadata() {
         }
         assert_eq!((is_seen, states > 50), (expected, true), "{format:?}: {states} states");
     }
+}
+
+/// What atomic files withhold is there as a whole or not at all, and a set with one file in another transaction is found out.
+#[test]
+fn file_cuts_keep_sets_whole() {
+    for (format, on, count) in [
+        (Format::EXT4_JOURNAL, On::Model, 12),
+        (Format::EXT4_SDJ, On::Late, 12),
+        (Format::EXT4_SDJ_DUAL, On::Late, 12),
+        (Format::EXT4_SDJ_DUAL, On::Device, 3),
+    ] {
+        finds_nothing(format, on, (Sequences::Sets, count), 40);
+    }
+    for format in [Format::EXT4_SDJ, Format::EXT4_SDJ_DUAL] {
+        is_found_out(format, "left-out-of-set", (Sequences::Sets, 40));
+    }
+    let refused = FileCrashConfig { format: Format::EXT4_SOJ, ..config(Sequences::Sets, 1) };
+    let refused = explore(&refused, None, |_| true).unwrap_err();
+    assert_eq!(
+        refused,
+        "sets on ext4-soj: expected a file system that journals data: ext4-journal, ext4-sdj, ext4-sdj-dual"
+    );
+}
+
+/// Two-sided: a program's transaction over two files that another file's fsync, or the commit every 5 s, cuts in two can be seen by
+/// half with SDJ, and cannot with SADJ (share §7.3).
+#[test]
+fn litmus_chopped_transaction() {
+    for format in [Format::EXT4_SDJ, Format::EXT4_SDJ_DUAL] {
+        for between in ["write:A/old:0+100,fsync:A/old", "writeback"] {
+            for is_atomic in [false, true] {
+                let (open, commit) = match is_atomic {
+                    true => ("atomic:A/foo,atomic:B/bar,", "syncv"),
+                    false => ("", "fsync:A/foo,fsync:B/bar"),
+                };
+                let words = format!(
+                    "write:A/foo:0+9000,write:B/bar:0+9000,sync,{open}write:A/foo:0+9000,{between},write:B/bar:0+9000,{commit}"
+                );
+                let is_seen = is_chopped(format, &words.parse().unwrap());
+                assert_eq!(is_seen, !is_atomic, "{format:?}: {words}");
+            }
+        }
+    }
+}
+
+/// Whether after some cut one of the two files is as the last write left it, and the other one as before.
+fn is_chopped(format: Format, ops: &Ops) -> bool {
+    let base = Base::make(format, 6).unwrap();
+    let case = case(&base, On::Model, FlushMode::Flush, ops);
+    let ran = run(&case).unwrap();
+    let last = |path: &str| {
+        let wrote =
+            |op: &flashweir_crash::files::ops::Op| op.to_string().starts_with(&format!("write:{path}:"));
+        let number = ops.0.iter().rposition(wrote).unwrap();
+        content(number, 0, 9_000)
+    };
+    let newest = ["A/foo", "B/bar"].map(|path| (path, last(path)));
+    let exploration =
+        Exploration { exhaustive_atoms_max: 4, pairs: false, random_draws: 16, ..Exploration::default() };
+    let (mut states, mut is_seen) = (0, false);
+    for cut in (0..ran.end).step_by(2).chain([ran.end]) {
+        let woken = ran.port.after_cut(LogPos(cut), exploration, |port| {
+            states += 1;
+            let tree = recover(&mut port.clone(), Setup::new(format, FlushMode::Flush, base.seed)).unwrap();
+            let is_new = newest.each_ref().map(|(path, bytes)| {
+                let node = tree.find(path).and_then(|node| tree.nodes.get(&node));
+                matches!(node.map(|node| &node.body), Some(Body::File(found)) if **found == bytes[..])
+            });
+            is_seen |= is_new[0] != is_new[1];
+            ran.history.judge(cut.into(), &tree)
+        });
+        woken.unwrap_or_else(|violation| panic!("{format:?} at {cut}: {violation:?}"));
+    }
+    assert!(states > 30, "{states} states");
+    is_seen
 }
 
 /// Found by `weir crash files --format ext4-sdj-dual`: pages of one write were handed to the journal in two calls, because one of them

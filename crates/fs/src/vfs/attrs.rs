@@ -25,7 +25,7 @@ pub const XATTR_NAME_BYTES_MAX: usize = 255;
 impl<F: Fs> Vfs<F> {
     /// The attributes of an inode.
     pub async fn attr_of(&self, ino: Ino) -> Result<Attr> {
-        self.0.fs.getattr(ino).await
+        self.0.fs.getattr(ino).await.map(|attr| self.seen(attr))
     }
 
     /// Changes attributes under the inode's lock; `decide` returns the changes for the current attributes.
@@ -34,9 +34,13 @@ impl<F: Fs> Vfs<F> {
         let _lock = inode.lock.alone().await;
         self.check_writable()?;
         let before = self.0.fs.getattr(ino).await?;
-        let after = self.0.fs.setattr(ino, &decide(&before)?).await?;
+        let changes = decide(&before)?;
+        let after = self.0.fs.setattr(ino, &changes).await?;
+        if changes.mtime.is_some() {
+            inode.note_times_set();
+        }
         inode.note_mode(&after);
-        Ok(after)
+        Ok(self.seen(after))
     }
 
     /// chmod. `EPERM` unless owner or root; the set-group bit is cleared if the caller is not in the file's group.

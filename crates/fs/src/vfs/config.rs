@@ -157,7 +157,7 @@ metrics! {
         throttled_waits,
         /// Time that writers waited at the hard limit of dirty pages, in nanoseconds.
         throttled_ns,
-        /// Calls of fsync and fdatasync.
+        /// Calls of fsync, fdatasync and syncv.
         syncs,
         /// Calls of fbarrier and fdatabarrier.
         barriers,

@@ -3,7 +3,8 @@
 //! Invariants:
 //! 1. Within the size of a file several tasks do direct I/O side by side; a task that extends the file has it alone. Ranges that
 //!    overlap wait for each other if one of them is written.
-//! 2. Before direct I/O the dirty pages of its range are written; before a write all pages of the range leave memory,
+//! 2. Direct I/O of a file that withholds goes through the cache.
+//! 3. Before direct I/O the dirty pages of its range are written; before a write all pages of the range leave memory,
 //!    and none is read in while it lasts.
 //!
 //! Deliberately absent: a coherent view for buffered reads of the same range that began before the write; as on Linux, they see old or new
@@ -37,7 +38,12 @@ impl<F: Fs> Vfs<F> {
         if !(offset | sink.len()).is_multiple_of(ALIGNMENT) {
             return Err(Errno::EINVAL);
         }
-        let _lock = inode.lock.shared().await;
+        let lock = inode.lock.shared().await;
+        if inode.withholds() {
+            // What is withheld is in the cache only.
+            drop(lock);
+            return self.read_buffered(inode, offset, sink, 0).await;
+        }
         let end = offset.saturating_add(sink.len()).min(inode.size.get());
         if offset >= end {
             return Ok(0);

@@ -64,6 +64,10 @@ pub struct OpenFlags {
     pub no_follow: bool,
     /// `O_SYNC` or `O_DSYNC`: each write is durable when it returns.
     pub sync: Option<SyncKind>,
+    /// `O_ATOMIC` (share §7): what is written stays in memory until fsync, fdatasync or [`Vfs::syncv`], and is then there as a whole
+    /// or not at all; what was not synced is lost when the mount ends. It takes a file system that journals data (`EOPNOTSUPP`), and
+    /// the right to write (`EINVAL`). The file may become shorter at once, as may its names and attributes change.
+    pub atomic: bool,
 }
 
 impl OpenFlags {
@@ -85,6 +89,7 @@ impl OpenFlags {
             directory: false,
             no_follow: false,
             sync: None,
+            atomic: false,
         }
     }
 
@@ -119,6 +124,10 @@ impl OpenFlags {
     /// With `O_SYNC` or `O_DSYNC`.
     pub const fn sync(self, kind: SyncKind) -> Self {
         Self { sync: Some(kind), ..self }
+    }
+    /// With `O_ATOMIC`.
+    pub const fn atomic(self) -> Self {
+        Self { atomic: true, ..self }
     }
 }
 
@@ -165,7 +174,7 @@ impl<F: Fs> fmt::Debug for File<F> {
 impl<F: Fs> Drop for File<F> {
     fn drop(&mut self) {
         if !self.is_closed.get() {
-            self.inode.users.set(self.inode.users.get() - 1);
+            self.end();
             self.vfs().0.dropped.borrow_mut().push(Rc::clone(self.inode.rc()));
             self.vfs().0.work.notify();
         }
@@ -214,7 +223,7 @@ impl<F: Fs> File<F> {
     /// Attributes of the file.
     pub async fn attr(&self) -> Result<Attr> {
         self.vfs().charge_call(0, 0).await;
-        self.vfs().0.fs.getattr(self.ino()).await
+        self.vfs().attr_of(self.ino()).await
     }
 
     /// Length in bytes.
@@ -225,8 +234,16 @@ impl<F: Fs> File<F> {
     /// Closes the file. If its last name is gone too, the inode is freed now, and an error of that is returned.
     pub async fn close(self) -> Result<()> {
         self.is_closed.set(true);
-        self.inode.users.set(self.inode.users.get() - 1);
+        self.end();
         self.vfs().settle(self.inode.rc()).await
+    }
+
+    /// The file does not use its inode any more.
+    fn end(&self) {
+        self.inode.users.set(self.inode.users.get() - 1);
+        if self.flags.atomic {
+            self.inode.atomic_users.set(self.inode.atomic_users.get() - 1);
+        }
     }
 
     // Reading.
@@ -339,10 +356,17 @@ impl<F: Fs> File<F> {
         let (vfs, inode) = (self.vfs(), self.inode.rc());
         let loses_privileges = inode.privileged.get() && !self.is_root;
         let may_share = self.flags.direct && !self.flags.append && !loses_privileges;
-        let _lock = if may_share {
-            vfs.lock_for_direct(inode, offset, source.len()).await
-        } else {
-            inode.lock.alone().await
+        let _lock = loop {
+            let shares = may_share && !inode.withholds();
+            let lock = if shares {
+                vfs.lock_for_direct(inode, offset, source.len()).await
+            } else {
+                inode.lock.alone().await
+            };
+            // The file may have been opened as atomic during the wait; from here on the lock prevents that.
+            if !shares || !inode.withholds() {
+                break lock;
+            }
         };
         let offset = if self.flags.append { inode.size.get() } else { offset };
         check_size(offset.saturating_add(1), vfs.0.limits.file_bytes_max)?;
@@ -352,7 +376,7 @@ impl<F: Fs> File<F> {
             let changes = SetAttr { mode: Some(mode), ctime: now, ..SetAttr::default() };
             inode.note_mode(&vfs.0.fs.setattr(inode.ino, &changes).await?);
         }
-        if !self.flags.direct {
+        if !self.flags.direct || inode.withholds() {
             return vfs.write_buffered(inode, offset, &source).await.map(|written| (offset, written));
         }
         if (offset | source.len()).is_multiple_of(PAGE) {
@@ -373,10 +397,14 @@ impl<F: Fs> File<F> {
         let (vfs, inode) = (self.vfs(), &self.inode);
         vfs.charge_call(0, 0).await;
         let _lock = inode.lock.alone().await;
+        let withholds = inode.withholds();
+        if withholds {
+            inode.note_withheld(vfs.timestamp());
+        }
         if !keep_size {
             vfs.end_last_page(inode.rc(), end).await?;
         }
-        vfs.0.fs.allocate(inode.ino, (offset, end), keep_size, vfs.timestamp()).await?;
+        vfs.0.fs.allocate(inode.ino, (offset, end), keep_size || withholds, vfs.timestamp()).await?;
         if !keep_size {
             inode.grow(end);
         }
@@ -390,7 +418,11 @@ impl<F: Fs> File<F> {
         let (vfs, inode) = (self.vfs(), self.inode.rc());
         vfs.charge_call(0, 0).await;
         let _lock = inode.lock.alone().await;
-        let (first, last) = (offset.div_ceil(PAGE), end / PAGE);
+        let (first, last) = match inode.withholds() {
+            // A hole would be there at once, so that the whole range becomes zeros instead.
+            true => (u64::MAX / PAGE, 0),
+            false => (offset.div_ceil(PAGE), end / PAGE),
+        };
         if first < last {
             // Dirty pages are written first: if the file system refuses, their contents are still there.
             vfs.flush_range(inode, (first, last)).await?;
@@ -480,7 +512,10 @@ impl<F: Fs> File<F> {
             return Ok(());
         }
         let start = vfs.now();
-        let result = vfs.sync_inode(self.inode.rc(), kind).await;
+        let result = match vfs.release_set(std::slice::from_ref(self.inode.rc())).await {
+            Ok(()) => vfs.sync_inode(self.inode.rc(), kind).await,
+            refused => refused,
+        };
         vfs.charge_wait(start).await;
         self.told(result)
     }
@@ -495,12 +530,15 @@ impl<F: Fs> File<F> {
         if vfs.0.options.read_only {
             return Ok(());
         }
-        let result = vfs.order_inode(self.inode.rc(), kind).await;
+        let result = match vfs.release_set(std::slice::from_ref(self.inode.rc())).await {
+            Ok(()) => vfs.order_inode(self.inode.rc(), kind).await,
+            refused => refused,
+        };
         self.told(result)
     }
 
     /// The result for the caller: this one, or an earlier error that was not reported to it yet.
-    fn told(&self, result: Result<()>) -> Result<()> {
+    pub(crate) fn told(&self, result: Result<()>) -> Result<()> {
         let earlier = self.inode.take_error(&self.errors_seen);
         result.and(earlier.map_or(Ok(()), Err))
     }
@@ -508,6 +546,7 @@ impl<F: Fs> File<F> {
     /// Makes a write durable.
     async fn sync_range(&self, offset: u64, len: u64, kind: SyncKind) -> Result<()> {
         let (vfs, inode) = (self.vfs(), self.inode.rc());
+        vfs.release_set(std::slice::from_ref(inode)).await?;
         vfs.write_range(inode, pages_of(offset, len), WriteCause::Sync).await?;
         vfs.0.fs.fsync(inode.ino, kind).await
     }

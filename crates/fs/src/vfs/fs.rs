@@ -22,7 +22,7 @@
 //!
 
 use super::types::*;
-use super::{Barrier, DirtyPage, Errno, SyncKind, Ticket, WriteCause};
+use super::{Barrier, DirtyPage, Errno, SetPart, SyncKind, Ticket, WriteCause};
 use crate::acl::{Acl, AclKind};
 use flashweir_core::{Duration, Payload};
 
@@ -183,6 +183,13 @@ pub trait Fs: 'static {
     /// Where data are journalled: pages that were just written, and what [`Fs::wrote`] notes, in one step, so that everything enters
     /// the journal in the order of the calls. The vfs asks only a file system that has [`Fs::at_once_max`].
     async fn write_at_once(&self, _ino: Ino, _pages: &[DirtyPage], _end: u64, _now: Timestamp) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Writes the pages of a set, of several files, and what [`Fs::wrote`] notes of each, in one step: a power cut shows all of it
+    /// or nothing. No page was reserved. `EFBIG` if the set is larger than the file system can write in one step, `ENOSPC`; then
+    /// nothing has changed. The vfs asks only a file system that has [`Fs::at_once_max`].
+    async fn write_set(&self, _parts: &[SetPart]) -> Result<()> {
         Err(Errno::EOPNOTSUPP)
     }
 

@@ -9,7 +9,7 @@
 use super::Errno;
 use super::pages::{OwnerId, Slot};
 use super::sync::{Event, RangeLocks, RwLock};
-use super::types::{Attr, Ino, mode};
+use super::types::{Attr, Ino, Timestamp, mode};
 use flashweir_core::Instant;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -34,6 +34,10 @@ pub(crate) struct Inode {
     pub(crate) size: Cell<u64>,
     /// Whether a write by a caller other than root clears the set-user or set-group bit.
     pub(crate) privileged: Cell<bool>,
+    /// Number of open files that were opened as atomic.
+    pub(crate) atomic_users: Cell<u32>,
+    /// What was written and no sync has released; see [`super::atomic`].
+    pub(crate) withheld: Cell<Option<Withheld>>,
     /// Whether it is in the mount's queue of inodes with dirty pages.
     pub(crate) queued: Cell<bool>,
     /// Background write-back has failed and waits until this instant.
@@ -52,6 +56,15 @@ impl Drop for Inode {
     fn drop(&mut self) {
         self.freed.borrow_mut().push(self.owner);
     }
+}
+
+/// Changes of an inode that only a sync of the file passes on; its pages have a state of their own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Withheld {
+    /// Size for the file system, in bytes.
+    pub(crate) size: u64,
+    /// Time of the last change, unless the file system has it.
+    pub(crate) changed: Option<Timestamp>,
 }
 
 /// Pages that are being written together.
@@ -88,6 +101,8 @@ impl Inode {
             linkable: Cell::new(false),
             size: Cell::new(0),
             privileged: Cell::new(false),
+            atomic_users: Cell::new(0),
+            withheld: Cell::new(None),
             queued: Cell::new(false),
             retry_at: Cell::new(Instant::ZERO),
             round: RefCell::default(),
@@ -116,6 +131,23 @@ impl Inode {
         if end > self.size.get() {
             self.size.set(end);
         }
+    }
+
+    /// Whether what is written stays in memory until a sync.
+    #[inline]
+    pub(crate) fn withholds(&self) -> bool {
+        self.atomic_users.get() > 0 || self.withheld.get().is_some()
+    }
+
+    /// Notes that content or size are about to change and the change is withheld.
+    pub(crate) fn note_withheld(&self, now: Timestamp) {
+        let size = self.withheld.get().map_or(self.size.get(), |withheld| withheld.size);
+        self.withheld.set(Some(Withheld { size, changed: Some(now) }));
+    }
+
+    /// Notes that the times were set, after what is withheld was written.
+    pub(crate) fn note_times_set(&self) {
+        self.withheld.set(self.withheld.get().map(|withheld| Withheld { changed: None, ..withheld }));
     }
 
     // Batches of write-back.

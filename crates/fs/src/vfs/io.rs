@@ -34,6 +34,15 @@ enum Step {
     Absent,
 }
 
+/// Whether a page has to be awaited before it can change: it is being read, or it will be withheld and is still being written.
+fn is_busy(state: State, withholds: bool) -> bool {
+    match state {
+        State::Reading => true,
+        State::Writing | State::Redirtied => withholds,
+        State::Clean | State::Dirty | State::Withheld => false,
+    }
+}
+
 /// Pages that are being read; if this is dropped before they are there, they are absent again.
 struct Reading<'a, F: Fs> {
     vfs: &'a Vfs<F>,
@@ -183,11 +192,15 @@ impl<F: Fs> Vfs<F> {
         offset: u64,
         source: &Source<'_>,
     ) -> Result<u64> {
+        let withholds = inode.withholds();
+        if withholds {
+            inode.note_withheld(self.timestamp());
+        }
         self.end_last_page(inode, offset).await?;
         let end = offset + source.len();
         let mut at = offset;
         let mut failed = None;
-        let at_once_max = self.0.fs.at_once_max();
+        let at_once_max = self.0.fs.at_once_max().filter(|_| !withholds);
         let chunk_max = at_once_max.unwrap_or(CHUNK_PAGES).min(self.0.options.cache.dirty_hard_pages);
         while at < end && failed.is_none() {
             let first = at / PAGE;
@@ -217,7 +230,10 @@ impl<F: Fs> Vfs<F> {
                 at = part_end;
                 inode.grow(at);
             }
-            if at > begun {
+            if at > begun && withholds {
+                inode.note_withheld(self.timestamp());
+                self.forget_emptied();
+            } else if at > begun {
                 self.0.fs.wrote(inode.ino, at, self.timestamp());
                 self.queue_dirty(inode);
                 self.forget_emptied();
@@ -270,7 +286,7 @@ impl<F: Fs> Vfs<F> {
         let pages = self.0.pages.borrow();
         (first..page_end).find_map(|index| match pages.find(inode.owner, index) {
             Some(slot) => match pages.state(slot) {
-                State::Clean | State::Dirty => None,
+                State::Clean | State::Dirty | State::Withheld => None,
                 State::Reading | State::Writing | State::Redirtied => Some((index, Step::Busy)),
             },
             None => {
@@ -289,6 +305,9 @@ impl<F: Fs> Vfs<F> {
             && self.0.pages.borrow().all_dirty(inode.owner, first, count)
         {
             return Ok(count);
+        }
+        if inode.withholds() {
+            return self.throttle_withheld(count).await.map(|()| count);
         }
         let count = match self.0.fs.reserve(inode.ino, (at, end)).await {
             // There may be room for the first page.
@@ -333,11 +352,15 @@ impl<F: Fs> Vfs<F> {
         let part = part_of(index, at, end);
         let is_whole = part == (0, PAGE_BYTES);
         let now = self.now();
+        let withholds = inode.withholds();
         let mut pages = self.0.pages.borrow_mut();
         match pages.find(inode.owner, index) {
-            Some(slot) if pages.state(slot) == State::Reading => return Step::Busy,
+            Some(slot) if is_busy(pages.state(slot), withholds) => return Step::Busy,
             Some(slot) => {
-                pages.make_dirty(slot, now);
+                match withholds {
+                    true => pages.withhold(slot, now),
+                    false => pages.make_dirty(slot, now),
+                }
                 let payload = pages.payload_mut(slot);
                 if is_whole {
                     *payload = source.page(index, at - offset);
@@ -353,7 +376,8 @@ impl<F: Fs> Vfs<F> {
                 } else {
                     source.merge(index, at - offset, part, &mut payload);
                 }
-                pages.insert(inode.owner, index, State::Dirty, payload, now);
+                let state = if withholds { State::Withheld } else { State::Dirty };
+                pages.insert(inode.owner, index, state, payload, now);
             }
             None => return Step::Absent,
         }
@@ -372,7 +396,7 @@ impl<F: Fs> Vfs<F> {
                 pages.slots(inode.owner, range, &mut slots);
                 for slot in slots.drain(..) {
                     match pages.state(slot) {
-                        State::Clean | State::Dirty => pages.remove(slot),
+                        State::Clean | State::Dirty | State::Withheld => pages.remove(slot),
                         State::Reading | State::Writing | State::Redirtied => is_busy = true,
                     }
                 }
@@ -398,6 +422,9 @@ impl<F: Fs> Vfs<F> {
 
     /// Changes the size; the caller has the inode's lock alone and is its user, and `changes` has the size.
     pub(crate) async fn resize(&self, inode: &Rc<Inode>, size: u64, changes: &SetAttr) -> Result<Attr> {
+        if inode.withholds() {
+            return self.resize_withheld(inode, size, changes).await;
+        }
         let before = inode.size.get();
         if size >= before {
             self.end_last_page(inode, size).await?;
@@ -442,15 +469,16 @@ impl<F: Fs> Vfs<F> {
     }
 
     /// Zeroes the bytes between the end of the file and the end of its last page.
-    async fn zero_last_page(&self, inode: &Rc<Inode>, size: u64) -> Result<()> {
+    pub(crate) async fn zero_last_page(&self, inode: &Rc<Inode>, size: u64) -> Result<()> {
         let (index, tail) = (size / PAGE, (size % PAGE) as usize);
         if tail == 0 {
             return Ok(());
         }
-        let mut is_reserved = false;
+        let withholds = inode.withholds();
+        let mut is_reserved = withholds;
         loop {
             match self.zero_page_tail(inode, index, tail, is_reserved) {
-                Some(Step::Done) if self.0.fs.at_once_max().is_some() => {
+                Some(Step::Done) if self.0.fs.at_once_max().is_some() && !withholds => {
                     return self.write_range(inode, (index, index + 1), WriteCause::Sync).await;
                 }
                 Some(Step::Done) => return Ok(()),
@@ -467,8 +495,9 @@ impl<F: Fs> Vfs<F> {
     /// Zeroes page `index` from `tail` on and makes it dirty, or returns what is missing first; `None` if that is room.
     fn zero_page_tail(&self, inode: &Rc<Inode>, index: u64, tail: usize, is_reserved: bool) -> Option<Step> {
         let mut pages = self.0.pages.borrow_mut();
+        let withholds = inode.withholds();
         let Some(slot) = pages.find(inode.owner, index) else { return Some(Step::Absent) };
-        if pages.state(slot) == State::Reading {
+        if is_busy(pages.state(slot), withholds) {
             return Some(Step::Busy);
         }
         // A page that was zeroed when it was read is right in memory, but not on the disk.
@@ -479,6 +508,10 @@ impl<F: Fs> Vfs<F> {
             return None;
         }
         zero_tail(pages.payload_mut(slot), tail);
+        if withholds {
+            pages.withhold(slot, self.now());
+            return Some(Step::Done);
+        }
         pages.make_dirty(slot, self.now());
         drop(pages);
         self.queue_dirty(inode);

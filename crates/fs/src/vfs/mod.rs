@@ -11,6 +11,7 @@
 //! Deliberately absent: mount points, memory maps, locks of files; access control lists are kept and passed on, but rights are
 //! checked by permission bits.
 
+mod atomic;
 mod attrs;
 mod buffer;
 mod config;
@@ -63,6 +64,19 @@ pub struct DirtyPage {
     pub index: u64,
     /// Its content. Bytes beyond the end of the file are zeros.
     pub payload: Payload,
+}
+
+/// What a set has of one file; see [`Fs::write_set`].
+#[derive(Clone, Debug)]
+pub struct SetPart {
+    /// The file.
+    pub ino: Ino,
+    /// Its pages, in ascending order.
+    pub pages: Vec<DirtyPage>,
+    /// It is at least this long, in bytes.
+    pub end: u64,
+    /// When it was changed last; `None` if its times are right already.
+    pub changed: Option<Timestamp>,
 }
 
 /// Why pages are written.

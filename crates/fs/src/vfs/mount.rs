@@ -115,7 +115,7 @@ impl<F: Fs> Vfs<F> {
         Ok(vfs)
     }
 
-    /// Writes everything and ends background write-back. `EBUSY` if files are still open. An error of the last write-back is
+    /// Writes everything except for what atomic files withhold, which is lost, and ends background write-back. `EBUSY` if files are still open. An error of the last write-back is
     /// returned, and what could not be written is lost.
     pub async fn unmount(&self) -> Result<()> {
         while self.0.helpers.get() > 0 {
@@ -132,7 +132,10 @@ impl<F: Fs> Vfs<F> {
         }
         let synced = match self.0.options.read_only {
             true => Ok(()),
-            false => self.write_all().await.and(self.0.fs.unmount().await),
+            false => {
+                self.roll_back_all().await;
+                self.write_all().await.and(self.0.fs.unmount().await)
+            }
         };
         self.0.work.notify();
         synced
@@ -151,12 +154,13 @@ impl<F: Fs> Vfs<F> {
         VfsMetrics { evicted_pages, cpu_busy_ns, cpu_waited_ns, ..*self.0.metrics.borrow() }
     }
 
-    /// Number of pages that are dirty or being written.
+    /// Number of pages that are dirty, withheld or being written.
     pub fn dirty_pages(&self) -> u64 {
-        self.0.pages.borrow().unclean() as u64
+        let pages = self.0.pages.borrow();
+        (pages.unclean() + pages.withheld()) as u64
     }
 
-    /// Whether no page of a file is dirty or being written. Until then the number of its blocks may grow without a call.
+    /// Whether no page of a file is dirty, withheld or being written. Until then the number of its blocks may grow without a call.
     pub fn is_settled(&self, ino: Ino) -> bool {
         let owner = self.0.inodes.borrow().get(&ino).map(|inode| inode.owner);
         owner.is_none_or(|owner| self.0.pages.borrow().unclean_of(owner) == 0)
@@ -309,7 +313,7 @@ impl<F: Fs> Vfs<F> {
     /// Releases the inode to the file system if it is not in use and none of its pages has to be written.
     pub(crate) async fn settle(&self, inode: &Rc<Inode>) -> Result<()> {
         let is_needed = || {
-            let unclean = self.0.pages.borrow().unclean_of(inode.owner) > 0;
+            let unclean = self.0.pages.borrow().unclean_of(inode.owner) > 0 || inode.withheld.get().is_some();
             !inode.held.get() || inode.users.get() > 0 || (unclean && !inode.gone.get())
         };
         if is_needed() {

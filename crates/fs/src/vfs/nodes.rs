@@ -53,7 +53,7 @@ impl<F: Fs> Vfs<F> {
             return self.0.fs.getattr(self.0.fs.parent(dir).await?).await;
         }
         self.check_name(name)?;
-        self.lookup_in(dir, name).await
+        self.lookup_in(dir, name).await.map(|attr| self.seen(attr))
     }
 
     /// Creates an inode of any kind but a symbolic link; `EEXIST`.
@@ -126,8 +126,11 @@ impl<F: Fs> Vfs<F> {
             let _lock = inode.lock.alone().await;
             let changes = SetAttr { ctime: changes.ctime.or(Some(self.timestamp())), ..*changes };
             let attr = self.0.fs.setattr(inode.ino, &changes).await?;
+            if changes.mtime.is_some() {
+                inode.note_times_set();
+            }
             inode.note_mode(&attr);
-            return Ok(attr);
+            return Ok(self.seen(attr));
         };
         match self.0.fs.getattr(inode.ino).await?.kind {
             Kind::File => {}

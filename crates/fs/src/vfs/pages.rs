@@ -4,8 +4,8 @@
 //! waits.
 //!
 //! Invariants:
-//! 1. A page is in one state. `Clean` pages are in the list from which pages are evicted, `Dirty` ones have an entry with their
-//!    owner; pages under I/O have neither, so they are never evicted.
+//! 1. A page is in one state. `Clean` pages are in the list from which pages are evicted, `Dirty` and `Withheld` ones have an entry
+//!    with their owner; pages under I/O have neither, so they are never evicted.
 //! 2. A page under write-back has been handed out as it was: its payload is shared, never changed in place, so a writer replaces it here
 //!    without waiting (the device sees a stable page by copy, not by lock). The page is then `Redirtied` and becomes `Dirty` when the write
 //!    ends, even if the write failed.
@@ -48,6 +48,8 @@ pub(crate) enum State {
     Reading,
     /// The content is newer than on the disk.
     Dirty,
+    /// The same, but only a sync of its file may write it.
+    Withheld,
     /// It is being written.
     Writing,
     /// It is being written, and its content has changed since.
@@ -161,10 +163,11 @@ impl Dirty {
 struct Owner {
     ino: Ino,
     dirty: Dirty,
+    withheld: Dirty,
     pages: u32,
     /// Upper bound of the indices of its pages.
     end: u64,
-    /// Number of its pages that are dirty or being written.
+    /// Number of its pages that are dirty, withheld or being written.
     unclean: u32,
     redirtied: u32,
 }
@@ -182,6 +185,7 @@ pub(crate) struct Pages {
     capacity: usize,
     present: usize,
     unclean: usize,
+    withheld: usize,
     evictions: u64,
     /// Inodes of owners whose last page was evicted.
     emptied: Vec<Ino>,
@@ -199,6 +203,7 @@ impl Pages {
             capacity,
             present: 0,
             unclean: 0,
+            withheld: 0,
             evictions: 0,
             emptied: Vec::new(),
         }
@@ -209,10 +214,16 @@ impl Pages {
         self.present
     }
 
-    /// Number of pages that are dirty or being written.
+    /// Number of pages that are dirty or being written; withheld ones do not count.
     #[inline]
     pub(crate) fn unclean(&self) -> usize {
         self.unclean
+    }
+
+    /// Number of pages that are withheld.
+    #[inline]
+    pub(crate) fn withheld(&self) -> usize {
+        self.withheld
     }
 
     /// Number of pages evicted so far.
@@ -229,7 +240,8 @@ impl Pages {
     // Owners.
 
     pub(crate) fn add_owner(&mut self, ino: Ino) -> OwnerId {
-        let owner = Owner { ino, dirty: Dirty::default(), pages: 0, end: 0, unclean: 0, redirtied: 0 };
+        let (dirty, withheld) = (Dirty::default(), Dirty::default());
+        let owner = Owner { ino, dirty, withheld, pages: 0, end: 0, unclean: 0, redirtied: 0 };
         match self.owners_free.pop() {
             Some(id) => {
                 self.owners[id as usize] = owner;
@@ -254,7 +266,7 @@ impl Pages {
         self.owners[owner.0 as usize].pages
     }
 
-    /// Number of pages of this owner that are dirty or being written.
+    /// Number of pages of this owner that are dirty, withheld or being written.
     #[inline]
     pub(crate) fn unclean_of(&self, owner: OwnerId) -> u32 {
         self.owners[owner.0 as usize].unclean
@@ -354,7 +366,7 @@ impl Pages {
 
     // Pages.
 
-    /// Adds a page that is not there, clean, dirty or being read; another page may be evicted.
+    /// Adds a page that is not there, clean, dirty, withheld or being read; another page may be evicted.
     pub(crate) fn insert(
         &mut self,
         owner: OwnerId,
@@ -402,6 +414,11 @@ impl Pages {
                 owner.unclean += 1;
                 self.unclean += 1;
             }
+            State::Withheld => {
+                owner.withheld.add(&mut self.pages[at as usize], at);
+                owner.unclean += 1;
+                self.withheld += 1;
+            }
             State::Reading => {}
             State::Writing | State::Redirtied => unreachable!("a page is not born under write-back"),
         }
@@ -425,6 +442,11 @@ impl Pages {
                 owner.unclean -= 1;
                 self.unclean -= 1;
                 owner.dirty.remove(page.note);
+            }
+            State::Withheld => {
+                owner.unclean -= 1;
+                self.withheld -= 1;
+                owner.withheld.remove(page.note);
             }
             State::Reading => {}
             State::Writing | State::Redirtied => unreachable!("a page that is being written is removed"),
@@ -524,7 +546,7 @@ impl Pages {
         page.used = true;
         page.has_stale_tail = false;
         match page.state {
-            State::Dirty | State::Redirtied => {}
+            State::Dirty | State::Withheld | State::Redirtied => {}
             State::Writing => {
                 page.state = State::Redirtied;
                 page.dirtied = now;
@@ -543,12 +565,37 @@ impl Pages {
         }
     }
 
-    /// Marks a dirty page as handed to the file system.
+    /// The content is about to change, and only a sync of the file may write the page. It is not under write-back.
+    pub(crate) fn withhold(&mut self, slot: Slot, now: Instant) {
+        self.make_dirty(slot, now);
+        let page = &mut self.pages[slot.0 as usize];
+        if page.state != State::Withheld {
+            debug_assert_eq!(page.state, State::Dirty, "a write of the page is awaited first");
+            let owner = &mut self.owners[page.owner as usize];
+            owner.dirty.remove(page.note);
+            self.unclean -= 1;
+            page.state = State::Withheld;
+            owner.withheld.add(page, slot.0);
+            self.withheld += 1;
+        }
+    }
+
+    /// Marks a page that is dirty or withheld as handed to the file system.
     pub(crate) fn begin_write(&mut self, slot: Slot) {
         let page = &mut self.pages[slot.0 as usize];
-        debug_assert_eq!(page.state, State::Dirty);
+        let owner = &mut self.owners[page.owner as usize];
+        match page.state {
+            State::Withheld => {
+                owner.withheld.remove(page.note);
+                self.withheld -= 1;
+                self.unclean += 1;
+            }
+            state => {
+                debug_assert_eq!(state, State::Dirty);
+                owner.dirty.remove(page.note);
+            }
+        }
         page.state = State::Writing;
-        self.owners[page.owner as usize].dirty.remove(page.note);
     }
 
     /// The write has ended. Returns whether the page is dirty now.
@@ -573,7 +620,7 @@ impl Pages {
                 owner.redirtied -= 1;
                 owner.dirty.add(page, at);
             }
-            State::Clean | State::Dirty | State::Reading => {
+            State::Clean | State::Dirty | State::Withheld | State::Reading => {
                 unreachable!("no write of this page is under way")
             }
         }
@@ -595,7 +642,14 @@ impl Pages {
         indices.sort_unstable_by_key(|(index, _)| *index);
     }
 
-    /// Appends the indices of the owner's pages within `first..end` that are dirty or being written, sorted.
+    /// Appends indices and slots of the owner's withheld pages, sorted.
+    pub(crate) fn withheld_indices(&self, owner: OwnerId, indices: &mut Vec<(u64, Slot)>) {
+        let withheld = self.owners[owner.0 as usize].withheld.iter();
+        indices.extend(withheld.map(|note| (note.index, Slot(note.page))));
+        indices.sort_unstable_by_key(|(index, _)| *index);
+    }
+
+    /// Appends the indices of the owner's pages within `first..end` that are dirty, withheld or being written, sorted.
     pub(crate) fn unclean_indices(&self, owner: OwnerId, range: (u64, u64), indices: &mut Vec<u64>) {
         if self.unclean_of(owner) == 0 {
             return;
@@ -607,12 +661,12 @@ impl Pages {
         indices.sort_unstable();
     }
 
-    /// Whether all of `count` pages from `first` on are dirty already.
+    /// Whether all of `count` pages from `first` on are dirty or withheld already.
     #[inline]
     pub(crate) fn all_dirty(&self, owner: OwnerId, first: u64, count: u64) -> bool {
         (first..first + count).all(|index| {
             let state = self.find(owner, index).map(|slot| self.state(slot));
-            matches!(state, Some(State::Dirty | State::Redirtied))
+            matches!(state, Some(State::Dirty | State::Withheld | State::Redirtied))
         })
     }
 
@@ -631,7 +685,7 @@ impl Pages {
     /// Checks every invariant by counting anew; for tests.
     #[cfg(test)]
     pub(crate) fn audit(&self) {
-        let mut by_state = [0usize; 5];
+        let mut by_state = [0usize; 6];
         let entries = self.table.iter().filter(|&&entry| entry != 0);
         for &entry in entries.clone() {
             let at = entry as u32 - 1;
@@ -647,18 +701,21 @@ impl Pages {
             (before, at, clean) = (at, page.next, clean + 1);
         }
         assert_eq!((self.clean.tail, clean), (before, by_state[State::Clean as usize]));
-        let (mut dirty, mut unclean, mut redirtied, mut pages) = (0, 0, 0, 0);
+        let (mut dirty, mut withheld, mut unclean, mut redirtied, mut pages) = (0, 0, 0, 0, 0);
         for (id, owner) in self.owners.iter().enumerate() {
             if self.owners_free.contains(&(id as u32)) {
                 continue;
             }
-            for (place, note) in owner.dirty.notes.iter().enumerate().filter(|(_, note)| note.page != NONE) {
-                let page = &self.pages[note.page as usize];
-                let seen = (page.owner, page.state, page.index, page.dirtied, page.note);
-                assert_eq!(seen, (id as u32, State::Dirty, note.index, note.dirtied, place as u32));
+            for (list, state) in [(&owner.dirty, State::Dirty), (&owner.withheld, State::Withheld)] {
+                for (place, note) in list.notes.iter().enumerate().filter(|(_, note)| note.page != NONE) {
+                    let page = &self.pages[note.page as usize];
+                    let seen = (page.owner, page.state, page.index, page.dirtied, page.note);
+                    assert_eq!(seen, (id as u32, state, note.index, note.dirtied, place as u32));
+                }
+                assert_eq!(list.iter().count(), list.count as usize);
             }
-            assert_eq!(owner.dirty.iter().count(), owner.dirty.count as usize);
             dirty += owner.dirty.count as usize;
+            withheld += owner.withheld.count as usize;
             unclean += owner.unclean as usize;
             redirtied += owner.redirtied as usize;
             let mut slots = Vec::new();
@@ -669,7 +726,8 @@ impl Pages {
         assert_eq!(redirtied, by_state[State::Redirtied as usize]);
         let writing = by_state[State::Writing as usize] + by_state[State::Redirtied as usize];
         assert_eq!((dirty, pages), (by_state[State::Dirty as usize], self.present));
-        assert_eq!((unclean, self.unclean), (dirty + writing, dirty + writing));
+        assert_eq!((withheld, self.withheld), (by_state[State::Withheld as usize], withheld));
+        assert_eq!((unclean, self.unclean), (dirty + withheld + writing, dirty + writing));
     }
 }
 
@@ -706,7 +764,8 @@ mod tests {
             let grows = step % 2_000 < 1_200;
             match (found, random.below(4)) {
                 (None, _) if grows => {
-                    let state = [State::Clean, State::Dirty, State::Reading][random.below(3) as usize];
+                    let born = [State::Clean, State::Dirty, State::Withheld, State::Reading];
+                    let state = born[random.below(4) as usize];
                     pages.insert(owners[who], index, state, Payload::Tag(step), NOW);
                     model.insert((who, index), step);
                 }
@@ -725,7 +784,8 @@ mod tests {
                         pages.end_read(slot, Payload::Tag(step), false);
                         model.insert((who, index), step);
                     }
-                    State::Dirty if action == 0 => pages.begin_write(slot),
+                    State::Dirty | State::Withheld if action == 0 => pages.begin_write(slot),
+                    State::Clean | State::Dirty if action == 1 => pages.withhold(slot, NOW),
                     State::Writing | State::Redirtied if action < 2 => {
                         pages.end_write(slot, action == 0);
                     }

@@ -63,6 +63,7 @@ impl<F: Fs> Vfs<F> {
 
     /// Opens an inode by its number; nothing is created.
     pub async fn open_inode(&self, creds: &Creds, ino: Ino, flags: OpenFlags) -> Result<File<F>> {
+        self.check_atomic(flags)?;
         let attr = self.0.fs.getattr(ino).await?;
         self.open_found(creds, &attr, flags, false).await
     }
@@ -79,7 +80,11 @@ impl<F: Fs> Vfs<F> {
         if !flags.access.writes() || flags.create {
             return Err(Errno::EINVAL);
         }
+        self.check_atomic(flags)?;
         let inode = self.make_nameless(creds, dir, permissions, !flags.exclusive).await?;
+        if flags.atomic {
+            self.begin_atomic(&inode).await;
+        }
         Ok(File::new(inode, Kind::File, flags, creds.is_root()))
     }
 
@@ -114,6 +119,9 @@ impl<F: Fs> Vfs<F> {
                 let _ = self.end_use(inode).await;
                 return Err(errno);
             }
+        }
+        if flags.atomic {
+            self.begin_atomic(&inode).await;
         }
         Ok(File::new(inode, attr.kind, flags, creds.is_root()))
     }
@@ -172,6 +180,7 @@ impl<F: Fs> Process<F> {
         if flags.create && flags.directory {
             return Err(Errno::EINVAL);
         }
+        self.vfs.check_atomic(flags)?;
         let is_exclusive = flags.create && flags.exclusive;
         let last = if flags.no_follow || is_exclusive { Last::NoFollow } else { Last::Follow };
         let mut tries = 0;
@@ -231,7 +240,7 @@ impl<F: Fs> Process<F> {
 
     /// The attributes of the inode at a path.
     pub async fn stat(&self, path: impl AsRef<[u8]>, follow: Follow) -> Result<Attr> {
-        self.find(path.as_ref(), follow).await
+        self.find(path.as_ref(), follow).await.map(|attr| self.vfs.seen(attr))
     }
 
     /// `EACCES` if the caller lacks this right on the path's target, `EROFS` if no caller may write.

@@ -13,7 +13,7 @@
 //! Deliberately absent: an estimate of the disk's speed, from which Linux paces writers before they reach the limit.
 
 use super::inode::Inode;
-use super::pages::Slot;
+use super::pages::{Slot, State};
 use super::state::{Shared, Vfs};
 use super::sync::{Either, Event};
 use super::types::*;
@@ -87,11 +87,11 @@ pub(crate) async fn turns<F: Fs>(mount: Weak<Shared<F>>, turn: Rc<Event>, handle
 }
 
 /// Pages that were handed to the file system; if this is dropped before the answer, they are dirty again.
-struct Batch<F: Fs> {
+pub(crate) struct Batch<F: Fs> {
     vfs: Vfs<F>,
-    inode: Rc<Inode>,
+    pub(crate) inode: Rc<Inode>,
     number: u64,
-    pages: Vec<DirtyPage>,
+    pub(crate) pages: Vec<DirtyPage>,
     /// Slots of the pages, in which they stay until the answer.
     slots: Vec<Slot>,
     written: bool,
@@ -176,8 +176,31 @@ impl<F: Fs> Vfs<F> {
 
     #[inline]
     fn has_room_for_dirty(&self, pages: u64) -> bool {
-        let unclean = self.0.pages.borrow().unclean() as u64;
-        unclean == 0 || unclean + pages <= self.0.options.cache.dirty_hard_pages
+        let cached = self.0.pages.borrow();
+        let (unclean, withheld) = (cached.unclean() as u64, cached.withheld() as u64);
+        unclean == 0 || unclean + withheld + pages <= self.0.options.cache.dirty_hard_pages
+    }
+
+    /// Waits until `pages` more pages can be withheld. `ENOMEM` if everything that fills the memory is withheld: no write-back makes
+    /// room then, only a sync, an abort or a shorter file.
+    pub(crate) async fn throttle_withheld(&self, pages: u64) -> Result<()> {
+        loop {
+            let (unclean, withheld) = {
+                let cached = self.0.pages.borrow();
+                (cached.unclean() as u64, cached.withheld() as u64)
+            };
+            if unclean + withheld + pages <= self.0.options.cache.dirty_hard_pages {
+                return Ok(());
+            }
+            if unclean == 0 {
+                return Err(Errno::ENOMEM);
+            }
+            self.0.work.notify();
+            self.0.cleaned.wait().await;
+            if let Some(errno) = self.0.stuck.get() {
+                return Err(errno);
+            }
+        }
     }
 
     fn is_above_background(&self) -> bool {
@@ -188,14 +211,14 @@ impl<F: Fs> Vfs<F> {
 
     // Writing.
 
-    /// Marks the pages of `indices` that are dirty as being written, and collects them.
-    fn begin_batch(&self, inode: &Rc<Inode>, indices: &[(u64, Slot)]) -> Batch<F> {
+    /// Marks the pages of `indices` that are in this state, dirty or withheld, as being written, and collects them.
+    pub(crate) fn begin_batch(&self, inode: &Rc<Inode>, indices: &[(u64, Slot)], state: State) -> Batch<F> {
         let (mut batch, mut slots) = (self.0.batches.take(), self.0.slots.take());
         let mut pages = self.0.pages.borrow_mut();
         for (at, &(index, found)) in indices.iter().enumerate() {
             indices.get(at + AHEAD).inspect(|(_, slot)| pages.prefetch(*slot));
             let Some(slot) = pages.find_again(inode.owner, (index, found)) else { continue };
-            if pages.state(slot) == super::pages::State::Dirty {
+            if pages.state(slot) == state {
                 pages.begin_write(slot);
                 batch.push(DirtyPage { index, payload: pages.payload(slot).clone() });
                 slots.push(slot);
@@ -213,7 +236,7 @@ impl<F: Fs> Vfs<F> {
         indices: &[(u64, Slot)],
         cause: WriteCause,
     ) -> Result<usize> {
-        let mut batch = self.begin_batch(inode, indices);
+        let mut batch = self.begin_batch(inode, indices, State::Dirty);
         let count = batch.pages.len();
         if count == 0 {
             return Ok(0);
@@ -228,7 +251,7 @@ impl<F: Fs> Vfs<F> {
     pub(crate) async fn hand_over(&self, inode: &Rc<Inode>, range: (u64, u64), end: u64) -> Result<()> {
         let mut indices = Vec::new();
         self.0.pages.borrow().dirty_indices(inode.owner, range, self.now(), &mut indices);
-        let mut batch = self.begin_batch(inode, &indices);
+        let mut batch = self.begin_batch(inode, &indices, State::Dirty);
         let result = self.0.fs.write_at_once(inode.ino, &batch.pages, end, self.timestamp()).await;
         self.note_written();
         if result.is_err() {
@@ -238,7 +261,12 @@ impl<F: Fs> Vfs<F> {
         self.end_batch(&mut batch, result, WriteCause::Sync)
     }
 
-    fn end_batch(&self, batch: &mut Batch<F>, result: Result<()>, cause: WriteCause) -> Result<()> {
+    pub(crate) fn end_batch(
+        &self,
+        batch: &mut Batch<F>,
+        result: Result<()>,
+        cause: WriteCause,
+    ) -> Result<()> {
         let count = batch.pages.len() as u64;
         batch.written = result.is_ok();
         match result {
@@ -421,7 +449,7 @@ impl<F: Fs> Vfs<F> {
         }
         let mut indices = Vec::new();
         self.0.pages.borrow().dirty_indices(inode.owner, WHOLE, self.now(), &mut indices);
-        let batch = self.begin_batch(inode, &indices);
+        let batch = self.begin_batch(inode, &indices, State::Dirty);
         // Meanwhile another task may have begun to write pages that were dirty before.
         inode.batches_ordered_before(batch.number).await;
         batch
@@ -455,7 +483,7 @@ impl<F: Fs> Vfs<F> {
         Ok(())
     }
 
-    /// sync: writes everything and makes it durable. Returns the first error, after everything was tried.
+    /// sync: writes everything and makes it durable, except for what is withheld. Returns the first error, after everything was tried.
     pub async fn sync_all(&self) -> Result<()> {
         if self.0.options.read_only {
             return Ok(());

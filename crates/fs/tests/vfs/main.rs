@@ -1,6 +1,7 @@
 //! The vfs over a file system in memory.
 
 mod acl;
+mod atomic;
 mod bed;
 mod cache;
 mod changes;

@@ -19,15 +19,15 @@ use crate::order::errno_of;
 use crate::port::{BLOCK_BYTES, Block, Moment, Ticket, Write};
 use crate::vfs::Ticket as VfsTicket;
 use crate::vfs::{
-    Attr, Barrier, DirtyPage, Errno, Ino, Kind, Limits, NewNode, PageRun, RenameMode, Result, StatFs,
-    SyncKind, Timestamp, WriteCause,
+    Attr, Barrier, DirtyPage, Errno, Ino, Kind, Limits, NewNode, PageRun, RenameMode, Result, SetPart,
+    StatFs, SyncKind, Timestamp, WriteCause,
 };
 use crate::xattrs::{self, Prefixes, Xattr};
 use flashweir_core::{Contents, Duration, Order, Payload};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-const BLOCK: u64 = BLOCK_BYTES as u64;
+pub(super) const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Most names of one inode.
 const LINKS_MAX: u16 = 65_000;
 /// Longest value of an attribute that Linux accepts. Not every such value fits.
@@ -133,7 +133,7 @@ impl State {
     // Pages.
 
     /// Claims room for the pages of a range that have none.
-    fn reserve(&mut self, ino: layout::Ino, (at, end): (u64, u64)) -> Step<()> {
+    pub(super) fn reserve(&mut self, ino: layout::Ino, (at, end): (u64, u64)) -> Step<()> {
         let (mut at, end) = (at / BLOCK, end.div_ceil(BLOCK));
         let (mut holes, mut unwritten) = (Vec::new(), Vec::new());
         while at < end {
@@ -458,7 +458,7 @@ fn fields(inode: &mut Inode) -> Fields<'_> {
 }
 
 /// Number of pages in a row, at most as many as fit into an extent.
-fn row(pages: &[DirtyPage]) -> u32 {
+pub(super) fn row(pages: &[DirtyPage]) -> u32 {
     let in_row = pages.iter().zip(pages[0].index..).take_while(|(page, index)| page.index == *index);
     in_row.count().min(BLOCKS_MAX.into()) as u32
 }
@@ -544,6 +544,16 @@ impl Ext4 {
             // A call of more pages than a transaction takes grows the file part by part.
             Engine::wrote(self, ino, end.min((last.index + 1) * BLOCK), now);
         }
+        self.put_pages(ino, pages, cause).await
+    }
+
+    /// Puts pages into the running transaction; the caller has a handle.
+    pub(super) async fn put_pages(
+        &self,
+        ino: layout::Ino,
+        pages: &[DirtyPage],
+        cause: WriteCause,
+    ) -> Result<()> {
         let mut at = 0;
         while at < pages.len() {
             let (rest, first) = (&pages[at..], pages[at].index);
@@ -760,6 +770,11 @@ impl Engine for Ext4 {
     ) -> Result<()> {
         let journalled: Boxed<'_, _> =
             Box::pin(self.journal_pages(ino, pages, WriteCause::Sync, Some((end, now))));
+        journalled.await
+    }
+
+    async fn write_set(&self, parts: &[SetPart]) -> Result<()> {
+        let journalled: Boxed<'_, _> = Box::pin(self.journal_set(parts));
         journalled.await
     }
 

@@ -19,6 +19,7 @@ mod names;
 mod options;
 mod order;
 mod orphan;
+mod set;
 mod space;
 mod spans;
 mod state;

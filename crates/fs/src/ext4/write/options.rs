@@ -87,6 +87,8 @@ pub enum PlantedBug {
     TrustedOldCommits,
     /// With journalled data: one write is split into two transactions.
     SplitWrites,
+    /// With journalled data: of a set of several files the last one is in the transaction after the others'.
+    LeftOutOfSet,
     /// Dual mode: a checkpoint writes contents to their places although their transactions were only dispatched and are not
     /// durable.
     ForgottenConflicts,
@@ -102,7 +104,7 @@ pub enum PlantedBug {
 
 impl PlantedBug {
     /// All planted bugs, with their names.
-    pub const ALL: [(Self, &'static str); 14] = [
+    pub const ALL: [(Self, &'static str); 15] = [
         (Self::NoBarriers, "no-barriers"),
         (Self::UnorderedData, "unordered-data"),
         (Self::NoFlushBeforeCommit, "no-flush-before-commit"),
@@ -112,6 +114,7 @@ impl PlantedBug {
         (Self::EarlyDiscard, "early-discard-of-freed"),
         (Self::TrustedOldCommits, "trusted-old-commits"),
         (Self::SplitWrites, "split-writes"),
+        (Self::LeftOutOfSet, "left-out-of-set"),
         (Self::ForgottenConflicts, "forgotten-conflicts"),
         (Self::PairAfterRevoke, "pair-after-revoke"),
         (Self::OlderPair, "older-pair"),
@@ -124,7 +127,7 @@ impl PlantedBug {
         match self {
             Self::ForgottenConflicts => options.commit_mode == CommitMode::DualMode,
             Self::UnorderedData => options.journaling == Journaling::Ordered,
-            Self::SplitWrites => options.journaling == Journaling::Journal,
+            Self::SplitWrites | Self::LeftOutOfSet => options.journaling == Journaling::Journal,
             Self::PairAfterRevoke | Self::OlderPair | Self::TailBeforeShare | Self::SharedEscaped => {
                 options.checkpoint_by == CheckpointBy::Share
             }

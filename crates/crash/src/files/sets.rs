@@ -1,0 +1,174 @@
+//! Atomic files in the oracle (share §7): which states of a file a sync has released, and what a set shows after a cut.
+//!
+//! Rule: a file that withholds shows a state that one of its own syncs released, and nothing in between; of the files of one
+//! `syncv` none is older than it while another one is newer.
+//!
+//! Invariant: a file that becomes shorter while it withholds is judged no further, since that takes effect at once.
+
+use super::history::{History, Violation};
+use super::ops::Op;
+use super::tree::{Tree, file};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A file that withholds.
+#[derive(Clone, Copy, Debug)]
+struct Withheld {
+    /// The state that was released last.
+    released: usize,
+    /// Whether it was written since.
+    is_written: bool,
+}
+
+/// Which files withhold after a number of steps. Files are inodes of the reference.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Withholding {
+    /// The held files; `None` for one that is not atomic.
+    held: Vec<Option<u64>>,
+    files: BTreeMap<u64, Withheld>,
+    /// Files that were atomic once.
+    pub(super) ever: BTreeSet<u64>,
+    /// Files that became shorter while they withheld.
+    cut: BTreeSet<u64>,
+}
+
+impl Withholding {
+    /// Takes account of step `index`, and returns the files that it releases.
+    pub(super) fn pass(&mut self, history: &History, index: usize) -> Vec<u64> {
+        let (step, state) = (&history.steps[index], index + 1);
+        let (before, after) = (&*history.states[index], &*history.states[state]);
+        let of = |path: &str| after.opened(path).and_then(|path| after.find(&path));
+        if step.result.is_err() {
+            return Vec::new();
+        }
+        for (model, withheld) in &mut self.files {
+            let size = |tree: &Tree| tree.nodes.get(model).and_then(|node| file(node)).map(<[u8]>::len);
+            if size(after) < size(before) {
+                self.cut.insert(*model);
+            }
+            withheld.is_written |= match step.op.plain() {
+                Op::Write(path, ..)
+                | Op::Append(path, _)
+                | Op::Direct(path, ..)
+                | Op::Punch(path, ..)
+                | Op::Allocate(path, ..)
+                | Op::AllocateKeep(path, ..)
+                | Op::Truncate(path, _) => of(path) == Some(*model),
+                Op::AppendHeld(_) => self.held.contains(&Some(*model)),
+                _ => false,
+            };
+        }
+        let released = match step.op.plain() {
+            Op::Atomic(path) => {
+                let model = of(path);
+                self.held.push(model);
+                self.ever.extend(model);
+                if let Some(model) = model {
+                    self.files.entry(model).or_insert(Withheld { released: state, is_written: false });
+                }
+                Vec::new()
+            }
+            Op::Hold(_) | Op::Nameless(_) => {
+                self.held.push(None);
+                Vec::new()
+            }
+            Op::Syncv => self.set(),
+            Op::Remount => {
+                let set = self.set();
+                self.held.clear();
+                set
+            }
+            Op::Release => {
+                self.held.clear();
+                Vec::new()
+            }
+            Op::ReleaseLast => {
+                self.held.pop();
+                Vec::new()
+            }
+            Op::FsyncHeld => self.files.keys().copied().collect(),
+            Op::Fsync(path) | Op::Fdatasync(path) | Op::Fbarrier(path) | Op::Fdatabarrier(path) => {
+                of(path).into_iter().filter(|model| self.files.contains_key(model)).collect()
+            }
+            _ => Vec::new(),
+        };
+        for model in &released {
+            self.files.insert(*model, Withheld { released: state, is_written: false });
+        }
+        let held = &self.held;
+        self.files.retain(|model, withheld| withheld.is_written || held.contains(&Some(*model)));
+        released
+    }
+
+    /// The files that withhold, each with the state that was released last.
+    pub(super) fn files(&self) -> impl Iterator<Item = (u64, usize)> {
+        self.files.iter().map(|(model, withheld)| (*model, withheld.released))
+    }
+
+    /// The atomic files that are held.
+    fn set(&self) -> Vec<u64> {
+        self.held.iter().flatten().copied().collect::<BTreeSet<u64>>().into_iter().collect()
+    }
+}
+
+/// Checks what is observed of atomic files against the first `last` steps.
+pub(super) fn judge(history: &History, last: usize, observed: &Tree) -> Result<(), Violation> {
+    let mut withholding = Withholding::default();
+    // States in which each atomic file was released, and the files of each set with its step.
+    let mut states: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    let mut sets: Vec<(usize, Vec<u64>)> = Vec::new();
+    let ever = {
+        let mut all = Withholding::default();
+        (0..last).for_each(|index| drop(all.pass(history, index)));
+        all.ever.difference(&all.cut).copied().collect::<BTreeSet<u64>>()
+    };
+    for &model in &ever {
+        states.insert(model, vec![0]);
+    }
+    for index in 0..last {
+        let released = withholding.pass(history, index);
+        for (model, states) in &mut states {
+            if released.contains(model) || !withholding.files.contains_key(model) {
+                states.push(index + 1);
+            } else if withholding.files[model].released == index + 1 {
+                // It begins to withhold.
+                states.push(index + 1);
+            }
+        }
+        if matches!(history.steps[index].op.plain(), Op::Syncv | Op::Remount) {
+            sets.push((index, released));
+        }
+    }
+    let content = |state: usize, model: u64| {
+        history.states[state].nodes.get(&model).and_then(|node| file(node)).unwrap_or_default()
+    };
+    let seen = |model: u64| {
+        let number = history.numbers.get(&model)?;
+        Some((*number, file(observed.nodes.get(number)?)?))
+    };
+    for (&model, states) in &states {
+        let Some((number, bytes)) = seen(model) else { continue };
+        if !states.iter().any(|&state| content(state, model) == bytes) {
+            let path = observed.path_of(number);
+            return Err(Violation::Set(format!("{path} shows what no sync has released")));
+        }
+    }
+    for (index, set) in sets {
+        let (mut older, mut newer) = (None, None);
+        for model in set.into_iter().filter(|model| ever.contains(model)) {
+            let Some((number, bytes)) = seen(model) else { continue };
+            let like = |is_new: bool| {
+                let mut states = states[&model].iter().filter(|&&state| (state > index) == is_new);
+                states.any(|&state| content(state, model) == bytes)
+            };
+            older = older.or((!like(true)).then_some(number));
+            newer = newer.or((!like(false)).then_some(number));
+        }
+        if let (Some(older), Some(newer)) = (older, newer) {
+            let [older, newer] = [older, newer].map(|number| observed.path_of(number));
+            return Err(Violation::Set(format!(
+                "{older} is as before operation {index}, syncv, and {newer} as after it"
+            )));
+        }
+    }
+    Ok(())
+}
