@@ -30,7 +30,7 @@ use std::os::unix::fs::FileExt as _;
 pub const JUDGES: Judges = Judges { subject: "mount", all: &ALL };
 
 /// All of them, in the order of CI.
-const ALL: [Judge; 16] = [
+const ALL: [Judge; 17] = [
     ("programs", "cp, git, dd and sqlite3 work, the formats' checkers find nothing", programs),
     ("project", "a project is cloned, built and tested, before and after a power cut", project::judge),
     ("cuts", "what was synced is there after cuts, what was open is not", cuts),
@@ -49,6 +49,7 @@ const ALL: [Judge; 16] = [
     ),
     ("nameless", "O_TMPFILE, access lists, data and holes, before and after power cuts", nameless::judge),
     ("barriers", "the example in C: a page is never newer than its log", barriers),
+    ("atomic-files", "the example in C: two files change together or not at all", atomic_files),
     (
         "databases",
         "sqlite3, MariaDB under sysbench and RocksDB have after cuts what they acknowledged",
@@ -261,6 +262,55 @@ fn barriers(place: &Place) -> Finding {
         return Err("no cut left a record: nothing was shown".into());
     }
     Ok(format!("{} cuts, {records} records survived", CUTS * 2))
+}
+
+fn atomic_files(place: &Place) -> Finding {
+    const CUTS: u64 = 3;
+    let source = |name: &str| root().join(name).display().to_string();
+    let (example, include) = (place.path("transfer"), format!("-I{}", source("include")));
+    program(
+        place,
+        &["cc", "-Wall", "-Wextra", "-Werror", "-o", &example, &source("examples/transfer.c"), &include],
+    )?;
+    let mut rounds = 0;
+    for options in [
+        "--speed real --journal-mode journal",
+        "--speed real --journal-mode journal --device share-960evo --checkpoint share",
+        "--speed real --journal-mode journal --write-back --device barrier-850 --commit dual",
+    ] {
+        let image = image(place, "ext4")?;
+        let mount = Mount::new(place, &image, options)?;
+        for cut in 0..CUTS {
+            let (left, right) = (mount.path(&format!("left-{cut}")), mount.path(&format!("right-{cut}")));
+            program(place, &[&example, &left, &right, "5"])?;
+            let mut transfers = Program::start(place, &[&example, &left, &right, "1000000000"])?;
+            // Other files are made durable meanwhile, and their commits release nothing of the two.
+            for other in 0..20 + 10 * cut {
+                drop(synced(&mount, &format!("other-{other}"), &[1; 5000])?);
+            }
+            mount.cut(place.seed() + cut)?;
+            let status = transfers.wait(END)?;
+            if status.success() || !transfers.output().contains("Input/output error") {
+                return Err(format!("{options}: the example saw no cut: {}", transfers.output().trim()));
+            }
+            let said = program(place, &[&example, "--check", &left, &right])?;
+            rounds += said.split(' ').find_map(|word| word.trim().parse::<u64>().ok()).unwrap_or(0);
+        }
+        mount.unmount()?;
+        is_good(place, "ext4", &image)?;
+    }
+    if rounds <= 4 * 3 * CUTS {
+        return Err(format!("{rounds} rounds survived: no more than before the cuts"));
+    }
+    let image = image(place, "f2fs")?;
+    let mount = Mount::new(place, &image, "--speed max")?;
+    let mut refused = Program::start(place, &[&example, &mount.path("left"), &mount.path("right"), "1"])?;
+    let status = refused.wait(END)?;
+    if status.success() || !refused.output().contains("fatomic: Operation not supported") {
+        return Err(format!("f2fs: expected EOPNOTSUPP, found {}", refused.output().trim()));
+    }
+    mount.unmount()?;
+    Ok(format!("{} cuts, {rounds} rounds survived", CUTS * 3))
 }
 
 /// Number of power cuts under each database.

@@ -34,9 +34,16 @@ const LISTED_TTL: Duration = Duration::from_secs(1);
 /// Most bytes of one write.
 const WRITE_BYTES_MAX: u32 = 1 << 20;
 
-/// Of `include/flashweir.h`: `_IO('W', 1)` and `_IO('W', 2)`.
+/// Of `include/flashweir.h`: `_IO('W', 1)` to `_IO('W', 4)`.
 const IOCTL_FBARRIER: u32 = 0x5701;
 const IOCTL_FDATABARRIER: u32 = 0x5702;
+const IOCTL_ATOMIC: u32 = 0x5703;
+const IOCTL_ABORT: u32 = 0x5704;
+/// `_IOW('W', 5, struct flashweir_set)`.
+const IOCTL_SYNCV: u32 = 0x4000_5705 | (SET_BYTES as u32) << 16;
+/// A number of files, whether their data suffice, and room for so many inodes.
+const SET_BYTES: usize = 8 + 8 * SET_FILES_MAX;
+const SET_FILES_MAX: usize = 62;
 
 /// Of `lseek`.
 const SEEK_DATA: u32 = 3;
@@ -590,20 +597,54 @@ impl<F: Fs> Front<F> {
         });
     }
 
-    fn ioctl(&self, handle: u64, command: u32, reply: Reply) {
-        let kind = match command {
-            IOCTL_FBARRIER => Barrier::All,
-            IOCTL_FDATABARRIER => Barrier::Data,
+    fn ioctl(&self, node: NodeId, handle: u64, (command, data): (u32, &[u8]), reply: Reply) {
+        let wish = match command {
+            IOCTL_FBARRIER => Wish::Barrier(Barrier::All),
+            IOCTL_FDATABARRIER => Wish::Barrier(Barrier::Data),
+            IOCTL_ATOMIC => Wish::Atomic,
+            IOCTL_ABORT => Wish::Abort,
+            IOCTL_SYNCV => match set_of(data) {
+                Some((files, kind)) => Wish::Sync(files, kind),
+                None => return reply.error(Errno::INVAL),
+            },
             _ => return reply.error(Errno::NOTTY),
         };
+        let teller = self.teller.clone();
         self.submit(reply, move |table, reply| async move {
-            let result = table.barrier(handle, kind).await;
+            let is_abort = matches!(wish, Wish::Abort);
+            let result = match wish {
+                Wish::Barrier(kind) => table.barrier(handle, kind).await,
+                Wish::Atomic => table.begin_atomic(handle).await,
+                Wish::Abort => table.abort(handle).await,
+                Wish::Sync(files, kind) => table.sync_set(&files, kind).await,
+            };
             match table.vouch(result) {
+                // The kernel has pages of what is gone, and the length.
+                Ok(()) if is_abort => teller.tell(node, Stale::Pages, move || reply.ioctl(0)),
                 Ok(()) => reply.ioctl(0),
                 Err(error) => reply.error(errno(error)),
             }
         });
     }
+}
+
+/// What an ioctl asks for.
+enum Wish {
+    Barrier(Barrier),
+    Atomic,
+    Abort,
+    Sync(Vec<NodeId>, SyncKind),
+}
+
+/// The files of a `struct flashweir_set`, and how much of them; `None` if it has too many.
+fn set_of(data: &[u8]) -> Option<(Vec<NodeId>, SyncKind)> {
+    let (count, rest) = data.split_first_chunk()?;
+    let (of_data, rest) = rest.split_first_chunk()?;
+    let count = u32::from_ne_bytes(*count) as usize;
+    let kind = if u32::from_ne_bytes(*of_data) == 0 { SyncKind::All } else { SyncKind::Data };
+    let (numbers, _) = rest.as_chunks();
+    let numbers = numbers.get(..count)?.iter().map(|number| NodeId(u64::from_ne_bytes(*number)));
+    Some((numbers.collect(), kind))
 }
 
 impl<F: Fs> Handler for Front<F> {
@@ -688,7 +729,7 @@ impl<F: Fs> Handler for Front<F> {
             Op::Allocate { handle, offset, bytes, mode } => {
                 self.allocate(uid, node, handle, (offset, bytes), mode, reply);
             }
-            Op::Ioctl { handle, command } => self.ioctl(handle, command, reply),
+            Op::Ioctl { handle, command, data } => self.ioctl(node, handle, (command, data), reply),
             Op::Destroy => reply.ok(),
             // Closing a descriptor makes nothing durable. The kernel does not ask again for what is not there.
             Op::Flush | Op::Unknown(_) => {

@@ -16,7 +16,7 @@ use flashweir_fs::vfs::{
     RenameMode, Result, Seek, SetAttr, SetTime, Sink, Source, StatFs, SyncKind, Vfs, XattrMode,
 };
 use flashweir_sim::stack::Port;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
@@ -84,6 +84,8 @@ pub(super) struct Open<F: Fs> {
     file: File<F>,
     /// The same past the page cache, if it was opened with O_DIRECT.
     direct: Option<File<F>>,
+    /// The same as an atomic file, once the program has asked for that.
+    atomic: OnceCell<File<F>>,
     listing: RefCell<Rc<[DirEntry]>>,
 }
 
@@ -130,6 +132,7 @@ pub(super) struct Table<F: Fs> {
 pub(super) struct OpenAs {
     number: u64,
     how: How,
+    is_atomic: bool,
 }
 
 impl<F: Fs> Table<F> {
@@ -546,7 +549,8 @@ impl<F: Fs> Table<F> {
         };
         let handle = self.next_file.get();
         self.next_file.set(handle + 1);
-        let open = Open { number, how, file, direct, listing: RefCell::new(Rc::default()) };
+        let (atomic, listing) = (OnceCell::new(), RefCell::new(Rc::default()));
+        let open = Open { number, how, file, direct, atomic, listing };
         if !open.how.direct {
             self.keeps(number, |keeps| keeps.buffered_files += 1);
         }
@@ -559,16 +563,21 @@ impl<F: Fs> Table<F> {
         let files = self.files.borrow();
         files
             .iter()
-            .map(|(handle, open)| (*handle, OpenAs { number: open.number.0, how: open.how }))
+            .map(|(handle, open)| {
+                let is_atomic = open.atomic.get().is_some();
+                (*handle, OpenAs { number: open.number.0, how: open.how, is_atomic })
+            })
             .collect()
     }
 
     /// Opens files again that were open before a cut, under the same handles. Those that are gone answer EIO.
     pub(super) async fn reopen(&self, files: BTreeMap<u64, OpenAs>) {
         let next = self.next_file.get();
-        for (handle, OpenAs { number, how }) in files {
+        for (handle, OpenAs { number, how, is_atomic }) in files {
             self.next_file.set(handle);
-            let _ = self.open(NodeId(number), how).await;
+            if self.open(NodeId(number), how).await.is_ok() && is_atomic {
+                let _ = self.begin_atomic(handle).await;
+            }
         }
         self.next_file.set(next);
     }
@@ -653,8 +662,8 @@ impl<F: Fs> Table<F> {
             self.keeps(open.number, |keeps| keeps.buffered_files = keeps.buffered_files.saturating_sub(1));
         }
         // An inode that cannot be freed now is freed by recovery.
-        if let Some(direct) = open.direct {
-            let _ = direct.close().await;
+        for other in open.direct.into_iter().chain(open.atomic.into_inner()) {
+            let _ = other.close().await;
         }
         let _ = open.file.close().await;
     }
@@ -725,6 +734,48 @@ impl<F: Fs> Table<F> {
             (Call::Barrier { ino: open.file.ino(), kind }, format!("{what} {}", self.shown(open.number)))
         };
         self.noted(open.file.barrier(kind), call).await
+    }
+
+    // Atomic files.
+
+    /// What is written to the file is withheld from here on. A recording has no such files (`EOPNOTSUPP`).
+    pub(super) async fn begin_atomic(&self, handle: u64) -> Result<()> {
+        let open = self.file(handle)?;
+        if open.atomic.get().is_some() {
+            return Ok(());
+        }
+        if self.recorder.is_some() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if !open.how.writes {
+            return Err(Errno::EBADF);
+        }
+        let flags = OpenFlags::READ_WRITE.atomic();
+        let file = self.vfs.open_inode(&Creds::checked(0, 0), open.file.ino(), flags).await?;
+        match open.atomic.set(file) {
+            Ok(()) => Ok(()),
+            // Another thread was faster.
+            Err(second) => second.close().await,
+        }
+    }
+
+    pub(super) async fn abort(&self, handle: u64) -> Result<()> {
+        let open = self.file(handle)?;
+        open.atomic.get().ok_or(Errno::EINVAL)?.abort().await
+    }
+
+    /// syncv of the files with these numbers, each of which a program has open as atomic.
+    pub(super) async fn sync_set(&self, numbers: &[NodeId], kind: SyncKind) -> Result<()> {
+        let set: Vec<Rc<Open<F>>> = {
+            let files = self.files.borrow();
+            let atomic = |number: &NodeId| {
+                let is_it = |open: &&Rc<Open<F>>| open.number == *number && open.atomic.get().is_some();
+                files.values().find(is_it).cloned().ok_or(Errno::EINVAL)
+            };
+            numbers.iter().map(atomic).collect::<Result<_>>()?
+        };
+        let set: Vec<&File<F>> = set.iter().filter_map(|open| open.atomic.get()).collect();
+        self.vfs.syncv(&set, kind).await
     }
 
     /// Reserves, punches or zeroes; returns what the kernel has to drop then. `ends_set_id`: the caller may not keep the set-ID bits of a

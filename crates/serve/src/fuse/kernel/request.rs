@@ -171,6 +171,8 @@ pub(crate) enum Op<'a> {
     Ioctl {
         handle: u64,
         command: u32,
+        /// What the program passes, as long as the command says.
+        data: &'a [u8],
     },
     /// A request that is not known or not supported.
     Unknown(u32),
@@ -334,8 +336,9 @@ impl<'a> Op<'a> {
             36 => Self::Interrupt { unique: left.u64()? },
             38 => Self::Destroy,
             39 => {
-                let (handle, _flags) = (left.u64()?, left.u32()?);
-                Self::Ioctl { handle, command: left.u32()? }
+                let (handle, _flags, command) = (left.u64()?, left.u32()?, left.u32()?);
+                let (_address, bytes, _room) = (left.u64()?, left.u32()?, left.u32()?);
+                Self::Ioctl { handle, command, data: left.take(bytes as usize)? }
             }
             42 => {
                 let (count, _) = (left.u32()?, left.u32()?);
@@ -473,8 +476,13 @@ pub(super) mod tests {
         );
         assert_eq!(
             op(&bytes(39, &[&longs([9]), &words([0, 0x5701]), &longs([0, 0])])),
-            Op::Ioctl { handle: 9, command: 0x5701 }
+            Op::Ioctl { handle: 9, command: 0x5701, data: &[] }
         );
+        let with_data =
+            bytes(39, &[&longs([9]), &words([0, 0x4004_5705]), &longs([1]), &words([3, 0]), b"abcd"]);
+        assert_eq!(op(&with_data), Op::Ioctl { handle: 9, command: 0x4004_5705, data: b"abc" });
+        let short = bytes(39, &[&longs([9]), &words([0, 0x4004_5705]), &longs([1]), &words([5, 0]), b"abcd"]);
+        assert_eq!(Request::new(&short, true), Err(Malformed(Some(22))));
         assert_eq!(op(&bytes(4095, &[])), Op::Unknown(4095));
     }
 
