@@ -20,7 +20,7 @@ const FORMATS: [&str; 10] = [
 const DEVICES: [&str; 3] = ["model", "late", "device"];
 
 /// Families, with the number of their sequences in CI: on a device whose states are cheap, and on the simulated one.
-const FAMILIES: [(&str, [u64; 2]); 9] = [
+const FAMILIES: [(&str, [u64; 2]); 10] = [
     ("seq-1", [24, 6]),
     ("seq-2", [4, 3]),
     ("random", [2, 1]),
@@ -29,6 +29,7 @@ const FAMILIES: [(&str, [u64; 2]); 9] = [
     ("trees", [3, 2]),
     ("tasks", [6, 2]),
     ("sets", [4, 2]),
+    ("copies", [4, 2]),
     ("cleaning", [2, 3]),
 ];
 
@@ -41,7 +42,12 @@ fn pairs(times: u64, states_each: u64) -> Vec<String> {
     let mut all = Vec::new();
     for format in FORMATS {
         for (family, counts) in FAMILIES {
-            if format.starts_with("f2fs-ssc") && family != "cleaning" {
+            let is_shared = format.starts_with("f2fs-ssc") || format == "ext4-soj";
+            if format.starts_with("f2fs-ssc") && !["cleaning", "copies"].contains(&family) {
+                continue;
+            }
+            // Without SHARE a copy is a write of what was read.
+            if family == "copies" && !is_shared {
                 continue;
             }
             // Atomic files take a file system that journals data.

@@ -140,6 +140,7 @@ calls! {
     async fn write_pages<'a>(ino: Ino, pages: &'a [DirtyPage], cause: WriteCause) -> Result<()>;
     async fn write_at_once<'a>(ino: Ino, pages: &'a [DirtyPage], end: u64, now: Timestamp) -> Result<()>;
     async fn write_set<'a>(parts: &'a [SetPart]) -> Result<()>;
+    async fn share_pages(from: (Ino, u64), to: (Ino, u64), count: u64) -> Result<u64>;
     async fn allocate(ino: Ino, range: (u64, u64), keep_size: bool, now: Timestamp) -> Result<()>;
     async fn pages_from(ino: Ino, first: u64) -> Result<PageRun>;
     async fn punch_pages(ino: Ino, first: u64, count: u64, now: Timestamp) -> Result<()>;
@@ -155,6 +156,7 @@ calls! {
     fn prefetch(ino: Ino, index: u64) -> ();
     fn accessed(ino: Ino, now: Timestamp) -> ();
     fn at_once_max() -> Option<u64>;
+    fn shares_pages() -> bool;
     fn has_barriers() -> bool;
     fn syncs_in_order() -> bool;
     fn has_background() -> bool;

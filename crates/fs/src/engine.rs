@@ -191,6 +191,13 @@ pub(crate) trait Engine: 'static {
     fn at_once_max(&self) -> Option<u64> {
         None
     }
+    async fn share_pages(
+        &self,
+        from: (NumberOf<Self>, u64),
+        to: (NumberOf<Self>, u64),
+        count: u64,
+    ) -> Result<u64>;
+    fn shares_pages(&self) -> bool;
     async fn allocate(
         &self,
         ino: NumberOf<Self>,
@@ -479,6 +486,15 @@ impl<E: Engine> Fs for E {
 
     fn at_once_max(&self) -> Option<u64> {
         Engine::at_once_max(self)
+    }
+
+    async fn share_pages(&self, from: (Ino, u64), to: (Ino, u64), count: u64) -> Result<u64> {
+        let (from, to) = ((number::<E>(from.0)?, from.1), (number::<E>(to.0)?, to.1));
+        Engine::share_pages(self, from, to, count).await
+    }
+
+    fn shares_pages(&self) -> bool {
+        Engine::shares_pages(self)
     }
 
     async fn allocate(&self, ino: Ino, range: (u64, u64), keep_size: bool, now: Timestamp) -> Result<()> {

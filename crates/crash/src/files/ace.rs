@@ -3,7 +3,7 @@
 //! A bounded sequence consists of the prerequisites of an operation, the operation, and one call that makes something
 //! durable. [`seq1`] has all of them within the bounds; [`seq2`] draws two operations; [`random`] makes longer ones,
 //! over the files of several tasks. In [`reuse`] blocks change owners; [`nameless`] has files without names and access
-//! control lists, [`trees`] files of many extents, [`tasks`] several tasks at once, [`sets`] atomic files.
+//! control lists, [`trees`] files of many extents, [`tasks`] several tasks at once, [`sets`] atomic files, [`copies`] copies.
 //!
 //! Differences from ACE's bounds: there is `sync` beside `fsync` and `fdatasync`; writes of unsynced files also hit
 //! holes, single bytes and pages past the end; holes are punched, attributes have two sizes; the prerequisites of an
@@ -486,6 +486,47 @@ pub fn tasks(seed: u64) -> Ops {
     Ops(ops)
 }
 
+/// Draws a sequence in which three files are copied into each other and into themselves, mostly by whole pages, which the file system
+/// may share, and change and vanish afterwards.
+pub fn copies(seed: u64) -> Ops {
+    let mut random = RandomStream::new(seed, "sequences of copies");
+    let files = ["A/foo", "B/foo", "A/bar"];
+    let mut ops: Vec<Op> =
+        files.iter().map(|file| write(file, 4_096 * random.below(7) + random.below(3) * 100)).collect();
+    durable(&mut random, files[0], &mut ops);
+    for _ in 0..4 + random.below(8) {
+        let (from, to) = (pick(&mut random, &files), pick(&mut random, &files));
+        let (file, pages) = ((*to).to_owned(), 1 + random.below(4));
+        let (at, to_at) = (4_096 * random.below(5), 4_096 * random.below(7));
+        let shift = *pick(&mut random, &[0, 0, 0, 100]);
+        // Within one file the ranges must not meet.
+        let to_at = if from == to { to_at + 32_768 } else { to_at };
+        let source = (*from).to_owned();
+        ops.push(match random.below(20) {
+            0..=9 => {
+                let len = 4_096 * pages + *pick(&mut random, &[0, 0, 1_000]);
+                Op::Copy(source, at + shift, len, file, to_at + shift)
+            }
+            10 => Op::Copy(source, at + shift, 5_000, file, to_at),
+            11..=13 => Op::Write(file, at + shift, 4_096 * pages),
+            14 => Op::Direct(file, at, 4_096 * pages),
+            15 => Op::Truncate(file, at + shift),
+            16 => Op::Punch(file, at, 4_096 * pages),
+            17 => Op::Creat(file),
+            _ => Op::Rename(source, file),
+        });
+        match random.below(8) {
+            0..=1 => durable(&mut random, from, &mut ops),
+            2..=4 => durable(&mut random, to, &mut ops),
+            5 => ops.push(Op::Sync.aside()),
+            6 => ops.push(Op::Fsync((*to).into()).aside()),
+            _ => (),
+        }
+    }
+    ops.push(if random.chance(0.5) { Op::Fsync((*pick(&mut random, &files)).into()) } else { Op::Sync });
+    Ops(ops)
+}
+
 /// Draws a sequence over three atomic files and others: what is written to some of the three is released by one call, while other
 /// files are made durable, or everything is, or time passes.
 pub fn sets(seed: u64) -> Ops {
@@ -655,6 +696,7 @@ mod tests {
                 trees(seed),
                 tasks(seed),
                 sets(seed),
+                copies(seed),
             ] {
                 assert_eq!(ops.to_string().parse::<Ops>().unwrap(), ops);
             }

@@ -47,11 +47,13 @@ pub enum Sequences {
     Tasks,
     /// Random sequences over atomic files, on a file system that journals data.
     Sets,
+    /// Random sequences in which files are copied into each other.
+    Copies,
 }
 
 impl Sequences {
     /// All kinds with their names.
-    pub const ALL: [(Self, &'static str); 9] = [
+    pub const ALL: [(Self, &'static str); 10] = [
         (Self::Seq1, "seq-1"),
         (Self::Seq2, "seq-2"),
         (Self::Random, "random"),
@@ -61,6 +63,7 @@ impl Sequences {
         (Self::Trees, "trees"),
         (Self::Tasks, "tasks"),
         (Self::Sets, "sets"),
+        (Self::Copies, "copies"),
     ];
 
     /// Returns its name.
@@ -209,6 +212,7 @@ impl Source {
             Sequences::Trees => Self::Drawn(ace::trees, config.seed),
             Sequences::Tasks => Self::Drawn(ace::tasks, config.seed),
             Sequences::Sets => Self::Drawn(ace::sets, config.seed),
+            Sequences::Copies => Self::Drawn(ace::copies, config.seed),
         }
     }
 

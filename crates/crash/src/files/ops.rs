@@ -51,6 +51,8 @@ pub enum Op {
     Append(String, u64),
     /// Writes directly, past the page cache.
     Direct(String, u64, u64),
+    /// Copies a range of the first file to a place in the second one (`copy_file_range`).
+    Copy(String, u64, u64, String, u64),
     /// Allocates a range; the file grows to its end.
     Allocate(String, u64, u64),
     /// Allocates a range without changing the length.
@@ -188,7 +190,10 @@ impl Op {
             | Self::Fdatasync(path)
             | Self::Fbarrier(path)
             | Self::Fdatabarrier(path) => vec![path],
-            Self::Rename(from, to) | Self::Link(from, to) | Self::Symlink(from, to) => vec![from, to],
+            Self::Rename(from, to)
+            | Self::Link(from, to)
+            | Self::Symlink(from, to)
+            | Self::Copy(from, _, _, to, _) => vec![from, to],
             Self::Aside(op) => op.paths(),
             Self::AppendHeld(_)
             | Self::FsyncHeld
@@ -255,6 +260,7 @@ impl Op {
             Self::Write(..) => "write",
             Self::Append(..) => "append",
             Self::Direct(..) => "direct",
+            Self::Copy(..) => "copy",
             Self::Allocate(..) => "falloc",
             Self::AllocateKeep(..) => "fallocK",
             Self::Punch(..) => "punch",
@@ -322,6 +328,7 @@ impl fmt::Display for Op {
             | Self::Truncate(path, len)
             | Self::SetAcl(path, len)
             | Self::SetDefaultAcl(path, len) => write!(f, ":{path}:{len}"),
+            Self::Copy(from, at, len, to, to_at) => write!(f, ":{from}:{at}+{len}:{to}:{to_at}"),
             Self::Chmod(path, mode) => write!(f, ":{path}:{mode:o}"),
             Self::Rename(from, to) | Self::Link(from, to) | Self::Symlink(from, to) => {
                 write!(f, ":{from}:{to}")
@@ -439,6 +446,7 @@ impl FromStr for Op {
             "fdatabarrier" => (Self::Fdatabarrier(path(0)?), 1),
             "write" => (Self::Write(path(0)?, range(1)?.0, range(1)?.1), 2),
             "direct" => (Self::Direct(path(0)?, range(1)?.0, range(1)?.1), 2),
+            "copy" => (Self::Copy(path(0)?, range(1)?.0, range(1)?.1, path(2)?, bytes(3)?), 4),
             "falloc" => (Self::Allocate(path(0)?, range(1)?.0, range(1)?.1), 2),
             "fallocK" => (Self::AllocateKeep(path(0)?, range(1)?.0, range(1)?.1), 2),
             "punch" => (Self::Punch(path(0)?, range(1)?.0, range(1)?.1), 2),
@@ -721,6 +729,19 @@ async fn on_paths<F: Fs>(process: &Process<F>, number: usize, op: &Op) -> Made {
             open.close().await?;
             written?;
         }
+        Op::Copy(from, at, len, to, to_at) => {
+            let source = process.open(path(from), OpenFlags::READ, 0).await?;
+            let target = process.open(path(to), OpenFlags::WRITE, 0).await;
+            let done = match &target {
+                Ok(target) => copy_all(process.vfs(), (&source, *at), (target, *to_at), *len).await,
+                Err(errno) => Err(*errno),
+            };
+            source.close().await?;
+            if let Ok(target) = target {
+                target.close().await?;
+            }
+            done?;
+        }
         Op::Allocate(file, at, len) | Op::AllocateKeep(file, at, len) => {
             let open = process.open(path(file), OpenFlags::WRITE, 0).await?;
             let done = open.allocate(*at, *len, matches!(op, Op::AllocateKeep(..))).await;
@@ -804,6 +825,23 @@ async fn write_all<F: Fs>(file: &File<F>, at: u64, bytes: &[u8]) -> Result<(), E
     Ok(())
 }
 
+/// Copies as cp does, until the source ends.
+async fn copy_all<F: Fs>(
+    vfs: &Vfs<F>,
+    (from, at): (&File<F>, u64),
+    (to, to_at): (&File<F>, u64),
+    len: u64,
+) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < len {
+        match vfs.copy_range((from, at + done), (to, to_at + done), len - done).await? {
+            0 => break,
+            more => done += more,
+        }
+    }
+    Ok(())
+}
+
 /// A hash of contents by position that does not depend on the order in which they are added.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PlaceHash(pub(super) u64);
@@ -831,7 +869,7 @@ mod tests {
 
     #[test]
     fn words_are_read_and_printed() {
-        let text = "creat:A/foo,mkdir:A/C,write:A/foo:0+4096,append:A/foo:100,direct:A/foo:4096+4096,\
+        let text = "creat:A/foo,mkdir:A/C,write:A/foo:0+4096,append:A/foo:100,direct:A/foo:4096+4096,copy:A/foo:0+5000:B/bar:100,\
                     falloc:A/foo:0+8192,fallocK:A/foo:8192+100,punch:A/foo:1+2,truncate:A/foo:0,rename:A/foo:B/bar,\
                     link:B/bar:x,symlink:x:y,unlink:x,rmdir:A/C,remove:y,setxattr:B/bar:u:100,rmxattr:B/bar:u,\
                     setacl:B/bar:3,defacl:A:1,chmod:B/bar:640,tmpfile:A,linkheld:A/new,\
@@ -848,6 +886,7 @@ mod tests {
             "creat:",
             "creat:a:b",
             "write:a:1",
+            "copy:a:1+2:b",
             "write:a:1+999999999",
             "sync:a",
             "append:a:-1",

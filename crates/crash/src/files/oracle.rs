@@ -464,8 +464,12 @@ impl Judge<'_> {
         let grew = |(before, after): (usize, usize)| before < found.len() && found.len() < after;
         let first = is_new.then(|| (0, versions.first().map_or(0, |bytes| bytes.len())));
         let mut growths = versions.windows(2).map(|pair| (pair[0].len(), pair[1].len())).chain(first);
-        let is_part =
-            self.history.grows_by_pages && found.len().is_multiple_of(PAGE_BYTES) && growths.any(grew);
+        // A copy has several steps, each of which ends at the end of a page or of the copy.
+        let is_copied =
+            self.history.steps[..self.last].iter().any(|step| matches!(step.op.plain(), Op::Copy(..)));
+        let is_part = (self.history.grows_by_pages || is_copied)
+            && found.len().is_multiple_of(PAGE_BYTES)
+            && growths.any(grew);
         let is_known = sizes.contains(&found.len()) || is_new && found.is_empty() || is_part;
         if !is_known {
             return Err(Violation::Size(format!(
@@ -554,7 +558,7 @@ impl Judge<'_> {
     ) -> Result<(), Violation> {
         let has_steps = |step: &Step| match &step.op {
             Op::Punch(_, offset, len) => [*offset, offset + len].iter().any(|at| at % PAGE_BYTES as u64 != 0),
-            op => matches!(op, Op::Aside(_) | Op::AppendHeld(_)),
+            op => matches!(op, Op::Aside(_) | Op::AppendHeld(_) | Op::Copy(..)),
         };
         let steps = &self.history.steps[..self.last];
         // What an atomic file withholds comes later than its attributes.

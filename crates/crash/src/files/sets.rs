@@ -52,6 +52,7 @@ impl Withholding {
                 | Op::Punch(path, ..)
                 | Op::Allocate(path, ..)
                 | Op::AllocateKeep(path, ..)
+                | Op::Copy(_, _, _, path, _)
                 | Op::Truncate(path, _) => of(path) == Some(*model),
                 Op::AppendHeld(_) => self.held.contains(&Some(*model)),
                 _ => false,

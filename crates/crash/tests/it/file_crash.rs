@@ -260,6 +260,21 @@ fn file_cuts_keep_sets_whole() {
     );
 }
 
+/// Copies by SHARE are durable as written data are, and shared blocks go their own ways afterwards.
+#[test]
+fn file_cuts_keep_promises_of_copies() {
+    for (format, on, count) in [
+        (Format::EXT4_SOJ, On::Model, 10),
+        (Format::EXT4_SOJ, On::Late, 10),
+        (Format::F2FS_SSC, On::Late, 10),
+        (Format::F2FS_SSC_DUAL, On::Late, 10),
+        (Format::F2FS_SSC, On::Device, 3),
+        (Format::EXT4, On::Model, 4),
+    ] {
+        finds_nothing(format, on, (Sequences::Copies, count), 30);
+    }
+}
+
 /// Two-sided: a program's transaction over two files that another file's fsync, or the commit every 5 s, cuts in two can be seen by
 /// half with SDJ, and cannot with SADJ (share §7.3).
 #[test]

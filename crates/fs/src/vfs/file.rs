@@ -15,7 +15,7 @@ use std::fmt;
 use std::rc::Rc;
 
 /// Most bytes of one read or write, as on Linux; a larger one is short.
-const TRANSFER_BYTES_MAX: u64 = 0x7fff_f000;
+pub(super) const TRANSFER_BYTES_MAX: u64 = 0x7fff_f000;
 
 /// Most entries that one call of the file system reads.
 const ENTRIES_MAX: usize = 1024;
@@ -371,11 +371,7 @@ impl<F: Fs> File<F> {
         let offset = if self.flags.append { inode.size.get() } else { offset };
         check_size(offset.saturating_add(1), vfs.0.limits.file_bytes_max)?;
         let source = source.truncated(source.len().min(vfs.0.limits.file_bytes_max - offset));
-        if let Some(mode) = vfs.mode_after_write(inode, self.is_root).await? {
-            let now = Some(vfs.timestamp());
-            let changes = SetAttr { mode: Some(mode), ctime: now, ..SetAttr::default() };
-            inode.note_mode(&vfs.0.fs.setattr(inode.ino, &changes).await?);
-        }
+        self.end_privileges().await?;
         if !self.flags.direct || inode.withholds() {
             return vfs.write_buffered(inode, offset, &source).await.map(|written| (offset, written));
         }
@@ -388,6 +384,17 @@ impl<F: Fs> File<F> {
         vfs.write_range(inode, (first, end), WriteCause::Direct).await?;
         vfs.drop_pages(inode, (first, end)).await;
         Ok((offset, written))
+    }
+
+    /// Clears the set-user and set-group bits as a write by this caller does. It has the inode's lock alone, or need not clear any.
+    pub(super) async fn end_privileges(&self) -> Result<()> {
+        let (vfs, inode) = (self.vfs(), self.inode.rc());
+        if let Some(mode) = vfs.mode_after_write(inode, self.is_root).await? {
+            let now = Some(vfs.timestamp());
+            let changes = SetAttr { mode: Some(mode), ctime: now, ..SetAttr::default() };
+            inode.note_mode(&vfs.0.fs.setattr(inode.ino, &changes).await?);
+        }
+        Ok(())
     }
 
     /// Reserves room for `len` bytes from `offset` on without writing to them; without `keep_size` the file becomes as long as

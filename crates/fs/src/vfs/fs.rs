@@ -199,6 +199,18 @@ pub trait Fs: 'static {
         None
     }
 
+    /// Lets pages of `to` take over the contents of pages of `from`, without moving data (share §10): the first of `count`, as many as can
+    /// be. Returns their number; 0 if the first is a hole, or has no block of its own. Both files are locked; the pages of `from` were
+    /// written, those of `to` are not in memory. Completes as [`Fs::write_pages`] does. The vfs asks only where [`Fs::shares_pages`].
+    async fn share_pages(&self, _from: (Ino, u64), _to: (Ino, u64), _count: u64) -> Result<u64> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Whether the disk has SHARE, and a page of a file may take over another one.
+    fn shares_pages(&self) -> bool {
+        false
+    }
+
     /// Reserves room for the range without writing to it, for writes that come later; `keep_size` leaves the length of the file as
     /// it is.
     async fn allocate(&self, _ino: Ino, _range: (u64, u64), _keep_size: bool, _now: Timestamp) -> Result<()> {

@@ -15,6 +15,7 @@ mod atomic;
 mod attrs;
 mod buffer;
 mod config;
+mod copy;
 mod cost;
 mod direct;
 mod file;

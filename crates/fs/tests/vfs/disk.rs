@@ -46,6 +46,10 @@ impl BlockPort for Disk {
         self.image.capacity_blocks()
     }
 
+    fn share_blocks_max(&self) -> u32 {
+        self.image.share_blocks_max()
+    }
+
     fn submit(&self, request: Request) -> Ticket {
         if !matches!(request, Request::Read { .. }) {
             self.requests.borrow_mut().push(request.clone());

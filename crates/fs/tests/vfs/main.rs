@@ -5,6 +5,7 @@ mod atomic;
 mod bed;
 mod cache;
 mod changes;
+mod copy;
 mod disk;
 mod each;
 mod ext4;

@@ -16,7 +16,7 @@ use crate::engine::{
 use crate::ext4::Inode;
 use crate::format::Kind as NodeKind;
 use crate::order::errno_of;
-use crate::port::{BLOCK_BYTES, Block, Moment, Ticket, Write};
+use crate::port::{BLOCK_BYTES, Block, Moment, Remap, Share, Ticket, Write};
 use crate::vfs::Ticket as VfsTicket;
 use crate::vfs::{
     Attr, Barrier, DirtyPage, Errno, Ino, Kind, Limits, NewNode, PageRun, RenameMode, Result, SetPart,
@@ -496,6 +496,70 @@ impl Ext4 {
         }
     }
 
+    /// See [`Fs::share_pages`](crate::vfs::Fs::share_pages): SHARE takes the place of the writes of data, and a commit waits for it as for
+    /// them.
+    async fn share_data(
+        &self,
+        (from, first): (layout::Ino, u64),
+        (to, to_first): (layout::Ino, u64),
+        count: u64,
+    ) -> Result<u64> {
+        let (mut done, mut result, mut tickets) = (0, Ok(()), self.tickets.take());
+        while done < count && result.is_ok() {
+            let span = match self.run(|state| state.span(from, first + done)).await {
+                Ok(span) => span,
+                Err(errno) => {
+                    result = Err(errno);
+                    break;
+                }
+            };
+            let Some(source) = span.written(first + done) else { break };
+            let row = (count - done).min(span.end - first - done);
+            let row = row.min(self.port.share_blocks_max().into()).min(BLOCKS_MAX.into());
+            let range = ((to_first + done) * BLOCK, (to_first + done + row) * BLOCK);
+            result = self.change(|state| state.reserve(to, range)).await;
+            if result.is_err() {
+                break;
+            }
+            let wanted = (to_first + done, row as u32);
+            let mut placed = self.begin_data(to, wanted, WriteCause::Direct).await;
+            if placed == Ok(None) {
+                // As in `write_pages`: a commit waits for what was begun here.
+                result = self.end_data(&mut tickets).await.and(self.turn_over().await);
+                placed = self.begin_data(to, wanted, WriteCause::Direct).await;
+            }
+            let (number, addr, count) = match placed {
+                Ok(Some(placed)) => placed,
+                Ok(None) => {
+                    result = result.and(Err(Errno::ENOSPC));
+                    break;
+                }
+                Err(errno) => {
+                    result = result.and(Err(errno));
+                    break;
+                }
+            };
+            if result.is_err() {
+                self.end_write(number);
+                break;
+            }
+            let remap = Remap { dst: Block(addr.0), src: Block(source.0), count };
+            let order = self.data_order(Order::Within);
+            tickets.push((number, self.port.share(Share { remaps: vec![remap], order, ..Share::default() })));
+            let mut state = self.state.borrow_mut();
+            state.metrics.written_pages += u64::from(count);
+            state.note_dispatched(to);
+            done += u64::from(count);
+        }
+        let ended = self.end_data(&mut tickets).await;
+        self.tickets.give_back(tickets);
+        match result.and(ended) {
+            // What was shared before an error counts if it has been answered well.
+            Err(Errno::ENOSPC) if done > 0 && ended.is_ok() => Ok(done),
+            ended => ended.map(|()| done),
+        }
+    }
+
     /// Gives the first pages in a row their blocks. The caller has to submit them at once, and then to call [`Self::end_write`].
     pub(super) async fn place_data(&self, ino: layout::Ino, pages: &[DirtyPage]) -> Result<(u64, Addr, u32)> {
         let (first, count) = (pages[0].index, row(pages));
@@ -776,6 +840,17 @@ impl Engine for Ext4 {
     async fn write_set(&self, parts: &[SetPart]) -> Result<()> {
         let journalled: Boxed<'_, _> = Box::pin(self.journal_set(parts));
         journalled.await
+    }
+
+    async fn share_pages(&self, from: (layout::Ino, u64), to: (layout::Ino, u64), count: u64) -> Result<u64> {
+        let shared: Boxed<'_, _> = Box::pin(self.share_data(from, to, count));
+        shared.await
+    }
+
+    /// Not where data are journalled: the newest content of a page may be in the log, and a SHARE would overtake what the log has of
+    /// the target.
+    fn shares_pages(&self) -> bool {
+        self.options.journaling != Journaling::Journal && self.port.share_blocks_max() > 0
     }
 
     fn at_once_max(&self) -> Option<u64> {

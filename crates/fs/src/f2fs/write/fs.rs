@@ -15,7 +15,7 @@ use crate::engine::{
     Engine, Fields, Listed, Nodes, device_number, node_kind, read_runs, stamp, time, vfs_kind,
 };
 use crate::order::answers;
-use crate::port::{BLOCK_BYTES, bytes_of};
+use crate::port::{BLOCK_BYTES, Share, bytes_of};
 use crate::vfs::{
     Attr, Barrier, DirtyPage, Errno, Ino, Kind, Limits, NewNode, PageRun, RenameMode, Result, StatFs,
     SyncKind, Ticket as VfsTicket, Timestamp, WriteCause,
@@ -550,6 +550,71 @@ impl F2fs {
     }
 }
 
+impl F2fs {
+    /// Whether the content of a page is at its place on the disk.
+    fn may_share(&self, state: &State, page: (Nid, u64), at: Addr) -> bool {
+        at.is_place() && !state.blocks.contains_key(&page) && !self.moving.borrow().contains_key(&at)
+    }
+
+    /// Gives pages new places, which take over the blocks of another file by one SHARE; returns how many, 0 if the first block of the
+    /// source has to be copied. Cleaning may move that file meanwhile: its address is taken in the step in which the place is.
+    async fn share_some(
+        &self,
+        (from, first): (Nid, u64),
+        (to, to_first): (Nid, u64),
+        count: u64,
+    ) -> Result<u64> {
+        let number = self.begin_write(to);
+        self.note_wet(to);
+        let tag = self.state.borrow().data_tag();
+        let mut share = Share { tags: [Tag(u64::from(to.0)), tag], ..Share::default() };
+        let (mut done, mut result) = (0, Ok(()));
+        while done < count && !(self.needs_room() && done > 0) {
+            let (index, to_index) = (first + done, to_first + done);
+            let placed = self.run(|state| {
+                let source = state.address(from, index)?;
+                if !self.may_share(state, (from, index), source) {
+                    return Ok(None);
+                }
+                state.geometry.place_of(source).ok_or(Errno::EUCLEAN)?;
+                let log = state.data_log(to)?;
+                let had_place = self.is_dual() && state.address(to, to_index)?.is_place();
+                let addr = state.place(to, to_index, log)?;
+                if had_place {
+                    self.note_moved_page(to);
+                }
+                state.blocks.remove(&(to, to_index));
+                state.blocks_dirty.remove(&(to, to_index));
+                Ok(Some((addr, source)))
+            });
+            match placed.await {
+                Ok(Some((addr, source))) => share.add(Geometry::block(addr), Geometry::block(source)),
+                Ok(None) => break,
+                Err(errno) => {
+                    result = Err(errno);
+                    break;
+                }
+            }
+            done += 1;
+        }
+        let ticket = (done > 0).then(|| self.submit_share(share));
+        self.end_placing(number);
+        self.state.borrow_mut().metrics.written_pages += done;
+        let answered = answers(ticket).await;
+        if self.is_dual() {
+            self.note_volatile(to);
+        }
+        // Addresses in memory lead to places without contents; no checkpoint may say so.
+        self.failed.set(self.failed.get() || answered.is_err());
+        self.end_write(number);
+        answered?;
+        match result {
+            Err(errno) if done == 0 => Err(errno),
+            _ => Ok(done),
+        }
+    }
+}
+
 /// Pages that have their places and were submitted.
 pub(super) struct Placed {
     /// Number of the write to which they belong.
@@ -672,6 +737,55 @@ impl Engine for F2fs {
             rest = &rest[written..];
         }
         Ok(())
+    }
+
+    async fn share_pages(&self, from: (Nid, u64), to: (Nid, u64), count: u64) -> Result<u64> {
+        self.has_new_holes.set(true);
+        self.change(|state| state.make_blocks(to.0)).await?;
+        let mut done = 0;
+        while done < count {
+            if self.failed.get() {
+                return Err(Errno::EROFS);
+            }
+            // As in `write_pages`.
+            self.balance().await?;
+            self.changes.until(|| !self.frozen.borrow().contains(&to.0)).await;
+            let (from, to) = ((from.0, from.1 + done), (to.0, to.1 + done));
+            let most = (count - done).min(self.port.share_blocks_max().into());
+            // Room is reserved for as many as can be shared now.
+            let most = self.change(|state| {
+                let mut shared = 0;
+                while shared < most {
+                    let page = (from.0, from.1 + shared);
+                    let at = state.address(page.0, page.1)?;
+                    if !self.may_share(state, page, at) {
+                        break;
+                    }
+                    shared += 1;
+                }
+                let bytes = BLOCK_BYTES as u64;
+                if shared > 0 {
+                    state.reserve_range(to.0, (to.1 * bytes, (to.1 + shared) * bytes))?;
+                }
+                Ok(shared)
+            });
+            let most = match most.await {
+                Err(Errno::ENOSPC) if done > 0 => break,
+                most => most?,
+            };
+            match self.share_some(from, to, most).await {
+                Ok(0) => break,
+                Ok(shared) => done += shared,
+                // What was shared before counts.
+                Err(Errno::ENOSPC) if done > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(done)
+    }
+
+    fn shares_pages(&self) -> bool {
+        self.port.share_blocks_max() > 0
     }
 
     async fn allocate(&self, ino: Nid, range: (u64, u64), keep_size: bool, now: Timestamp) -> Result<()> {
