@@ -30,7 +30,7 @@ use std::os::unix::fs::FileExt as _;
 pub const JUDGES: Judges = Judges { subject: "mount", all: &ALL };
 
 /// All of them, in the order of CI.
-const ALL: [Judge; 17] = [
+const ALL: [Judge; 18] = [
     ("programs", "cp, git, dd and sqlite3 work, the formats' checkers find nothing", programs),
     ("project", "a project is cloned, built and tested, before and after a power cut", project::judge),
     ("cuts", "what was synced is there after cuts, what was open is not", cuts),
@@ -49,6 +49,7 @@ const ALL: [Judge; 17] = [
     ),
     ("nameless", "O_TMPFILE, access lists, data and holes, before and after power cuts", nameless::judge),
     ("barriers", "the example in C: a page is never newer than its log", barriers),
+    ("copies", "cp by SHARE: equal, also when the table is full, and apart afterwards", copies),
     ("atomic-files", "the example in C: two files change together or not at all", atomic_files),
     (
         "databases",
@@ -262,6 +263,62 @@ fn barriers(place: &Place) -> Finding {
         return Err("no cut left a record: nothing was shown".into());
     }
     Ok(format!("{} cuts, {records} records survived", CUTS * 2))
+}
+
+/// A device whose table of shared pages holds half of the copy.
+const SHARING: &str = "--speed max --device share-960evo --set ftl.share.pages=8192";
+
+fn copies(place: &Place) -> Finding {
+    const BYTES: usize = 64 << 20;
+    let mut written = Vec::new();
+    for format in FORMATS {
+        let image = image(place, format)?;
+        let mount = Mount::new(place, &image, SHARING)?;
+        let content: Vec<u8> =
+            (0..BYTES as u64 / 8).flat_map(|word| (word ^ place.seed()).to_le_bytes()).collect();
+        drop(synced(&mount, "source", &content)?);
+        let (source, target) = (mount.path("source"), mount.path("target"));
+        let units = || units_of(place, &mount);
+        let before = units()?;
+        program(place, &["cp", &source, &target])?;
+        program(place, &["sync", &target])?;
+        written.push(format!("{format} {}", units()? - before));
+        program(place, &["cmp", &source, &target])?;
+        // Both go their own ways, and the power is cut.
+        let changed =
+            std::fs::OpenOptions::new().write(true).open(&source).map_err(|error| error.to_string())?;
+        changed.write_all_at(&[7; 9000], 5000).map_err(|error| error.to_string())?;
+        changed.sync_all().map_err(|error| error.to_string())?;
+        drop(changed);
+        mount.cut(place.seed())?;
+        let read = |path: &str| std::fs::read(path).map_err(|error| format!("{path}: {error}"));
+        let (mut expected, found) = (content, read(&target)?);
+        if found != expected {
+            return Err(format!("{format}: the copy is not what was copied"));
+        }
+        expected[5000..14_000].fill(7);
+        if read(&source)? != expected {
+            return Err(format!("{format}: the source is not as it was synced"));
+        }
+        std::fs::remove_file(&source).map_err(|error| error.to_string())?;
+        program(place, &["sync", "-f", &target])?;
+        expected[5000..14_000].copy_from_slice(&found[5000..14_000]);
+        if read(&target)? != expected {
+            return Err(format!("{format}: the copy went with its source"));
+        }
+        mount.unmount()?;
+        is_good(place, format, &image)?;
+    }
+    Ok(format!("pages that the host wrote of 16,384: {}", written.join(", ")))
+}
+
+/// Units that the host has written to the device of a mount.
+fn units_of(place: &Place, mount: &Mount<'_>) -> Result<u64, String> {
+    let control = mount.control();
+    let said = program(place, &[&built("weir"), "top", &control, "--once", "--output", "json"])?;
+    let status: serde_json::Value = serde_json::from_str(&said).map_err(|error| error.to_string())?;
+    let units = status.pointer("/disks/0/units/0").and_then(serde_json::Value::as_u64);
+    units.ok_or_else(|| format!("weir top says {said}"))
 }
 
 fn atomic_files(place: &Place) -> Finding {

@@ -49,8 +49,12 @@ impl<'a> Mount<'a> {
 
     /// Cuts the power.
     pub(super) fn cut(&self, seed: u64) -> Finding {
-        let control = format!("{}.control", self.dir);
-        program(self.place, &[&built("weir"), "cut", &control, "--seed", &seed.to_string()])
+        program(self.place, &[&built("weir"), "cut", &self.control(), "--seed", &seed.to_string()])
+    }
+
+    /// Its control socket.
+    pub(super) fn control(&self) -> String {
+        format!("{}.control", self.dir)
     }
 
     /// Unmounts it and waits for its end, when everything is stored.

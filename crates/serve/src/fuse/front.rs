@@ -597,6 +597,29 @@ impl<F: Fs> Front<F> {
         });
     }
 
+    /// By SHARE, or not at all: then Linux copies.
+    fn copy(
+        &self,
+        uid: u32,
+        (from, offset): (u64, u64),
+        (to, to_offset): (u64, u64),
+        (bytes, flags): (u64, u64),
+        reply: Reply,
+    ) {
+        if flags != 0 {
+            return reply.error(Errno::INVAL);
+        }
+        let teller = self.teller.clone();
+        self.submit(reply, move |table, reply| async move {
+            let result = table.copy((from, offset), (to, to_offset), bytes, uid != 0).await;
+            match table.vouch(result) {
+                Ok((copied, None)) => reply.count(copied),
+                Ok((copied, Some((node, stale)))) => teller.tell(node, stale, move || reply.count(copied)),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+    }
+
     fn ioctl(&self, node: NodeId, handle: u64, (command, data): (u32, &[u8]), reply: Reply) {
         let wish = match command {
             IOCTL_FBARRIER => Wish::Barrier(Barrier::All),
@@ -728,6 +751,9 @@ impl<F: Fs> Handler for Front<F> {
             Op::RemoveXattr { name } => self.remove_xattr(node, name, reply),
             Op::Allocate { handle, offset, bytes, mode } => {
                 self.allocate(uid, node, handle, (offset, bytes), mode, reply);
+            }
+            Op::Copy { handle, offset, to_handle, to_offset, bytes, flags } => {
+                self.copy(uid, (handle, offset), (to_handle, to_offset), (bytes, flags), reply);
             }
             Op::Ioctl { handle, command, data } => self.ioctl(node, handle, (command, data), reply),
             Op::Destroy => reply.ok(),

@@ -736,6 +736,25 @@ impl<F: Fs> Table<F> {
         self.noted(open.file.barrier(kind), call).await
     }
 
+    /// Copies by SHARE; returns the number of bytes, and what the kernel has to drop of the target, whose pages of the range it drops by
+    /// itself. Where that cannot be, `EOPNOTSUPP`, and Linux reads and writes; so it does where changes are recorded.
+    pub(super) async fn copy(
+        &self,
+        (from, offset): (u64, u64),
+        (to, to_offset): (u64, u64),
+        bytes: u64,
+        ends_set_id: bool,
+    ) -> Result<(u32, Option<(NodeId, Stale)>)> {
+        if self.recorder.is_some() || !self.vfs.fs().shares_pages() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let (source, target) = (self.file(from)?, self.file(to)?);
+        let ended_set_id = ends_set_id && self.end_set_id(target.number).await?;
+        let copied = self.vfs.copy_range((&source.file, offset), (&target.file, to_offset), bytes).await?;
+        let stale = self.stale_after(target.number, None, ended_set_id);
+        Ok((copied as u32, stale.map(|stale| (target.number, stale))))
+    }
+
     // Atomic files.
 
     /// What is written to the file is withheld from here on. A recording has no such files (`EOPNOTSUPP`).

@@ -163,6 +163,15 @@ pub(crate) enum Op<'a> {
         bytes: u64,
         mode: u32,
     },
+    /// `copy_file_range`; the answer is a count of bytes.
+    Copy {
+        handle: u64,
+        offset: u64,
+        to_handle: u64,
+        to_offset: u64,
+        bytes: u64,
+        flags: u64,
+    },
     Seek {
         handle: u64,
         offset: u64,
@@ -356,6 +365,11 @@ impl<'a> Op<'a> {
                 let (new_dir, flags, _) = (NodeId(left.u64()?), left.u32()?, left.u32()?);
                 Self::Rename { new_dir, flags, name: left.name()?, new_name: left.name()? }
             }
+            47 => {
+                let (handle, offset, _to_node) = (left.u64()?, left.u64()?, left.u64()?);
+                let (to_handle, to_offset, bytes) = (left.u64()?, left.u64()?, left.u64()?);
+                Self::Copy { handle, offset, to_handle, to_offset, bytes, flags: left.u64()? }
+            }
             46 => Self::Seek { handle: left.u64()?, offset: left.u64()?, whence: left.u32()? },
             51 => {
                 let (flags, mode, umask, _) = (left.u32()?, left.u32()?, left.u32()?, left.u32()?);
@@ -477,6 +491,10 @@ pub(super) mod tests {
         assert_eq!(
             op(&bytes(39, &[&longs([9]), &words([0, 0x5701]), &longs([0, 0])])),
             Op::Ioctl { handle: 9, command: 0x5701, data: &[] }
+        );
+        assert_eq!(
+            op(&bytes(47, &[&longs([9, 10, 11, 12, 13, 14, 0])])),
+            Op::Copy { handle: 9, offset: 10, to_handle: 12, to_offset: 13, bytes: 14, flags: 0 }
         );
         let with_data =
             bytes(39, &[&longs([9]), &words([0, 0x4004_5705]), &longs([1]), &words([3, 0]), b"abcd"]);
