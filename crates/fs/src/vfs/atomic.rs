@@ -168,7 +168,8 @@ impl<F: Fs> Vfs<F> {
             self.end_last_page(inode, size).await?;
         }
         let changes = SetAttr { size: (size < below).then_some(size), ..*changes };
-        let attr = self.0.fs.setattr(inode.ino, &changes).await?;
+        let attr = self.0.fs.setattr(inode.ino, &changes).await;
+        let attr = attr.inspect_err(|_| inode.size.set(before))?;
         inode.withheld.set(Some(Withheld { size: below.min(size), changed: None }));
         if size < before {
             self.zero_last_page(inode, size).await?;

@@ -266,3 +266,41 @@ fn rights_and_room() {
     });
     assert_eq!(block_on(ext4::check(Rc::clone(&disk) as _)).unwrap().problems, []);
 }
+
+/// A copy of two extents into a transaction that becomes full with the first one: its commit must not wait for a SHARE that nobody ends.
+#[test]
+fn regression_a_copy_waits_for_no_commit_that_waits_for_it() {
+    let image = Rc::new(Image::in_memory(64 << 8));
+    block_on(ext4::mkfs(&*image, &ext4::Options::new(64 << 8))).unwrap();
+    let disk = Disk::new(image);
+    let mut bed = disk.bed(ext4_on(&disk, Journaling::Ordered, CommitMode::Legacy), true);
+    let (vfs, log) = (bed.vfs.clone(), Rc::clone(&disk));
+    bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        // One of each sixteen changes a block of the table of inodes.
+        for number in 0..2600 {
+            open(&vfs, &format!("/{number}")).await.close().await.unwrap();
+        }
+        let (from, other) = (open(&vfs, "/from").await, open(&vfs, "/other").await);
+        for _ in 0..2 {
+            for file in [&from, &other] {
+                file.pwrite(file.size(), Source::pattern(1, 4 * PAGE)).await.unwrap();
+                file.sync(SyncKind::All).await.unwrap();
+            }
+        }
+        for changes in 100..160 {
+            vfs.sync_all().await.unwrap();
+            for number in 0..changes {
+                root.chmod(format!("/{}", 16 * number), 0o600 + changes as u16 % 2).await.unwrap();
+            }
+            let (to, before) = (open(&vfs, "/to").await, shares_of(&log));
+            assert_eq!(vfs.copy_range((&from, 0), (&to, 0), 8 * PAGE).await, Ok(8 * PAGE), "{changes}");
+            assert!(shares_of(&log) >= before + 2, "the file is in one piece");
+            to.close().await.unwrap();
+            root.unlink("/to").await.unwrap();
+        }
+        from.close().await.unwrap();
+        other.close().await.unwrap();
+        vfs.unmount().await.unwrap();
+    });
+}

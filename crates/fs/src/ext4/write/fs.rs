@@ -200,6 +200,19 @@ impl State {
         Ok((addr, count as u32))
     }
 
+    /// Number of pages from one on, of at most `count`, that were all written.
+    fn written_pages(&mut self, ino: layout::Ino, first: u64, count: u64) -> Step<u64> {
+        let mut done = 0;
+        while done < count {
+            let span = self.span(ino, first + done)?;
+            if span.written(first + done).is_none() {
+                break;
+            }
+            done = span.end - first;
+        }
+        Ok(done.min(count))
+    }
+
     /// Allocates a part of a range that has no room yet; returns the page up to which all pages have room.
     fn allocate_some(&mut self, ino: layout::Ino, first: u64, end: u64) -> Step<u64> {
         let mut at = first;
@@ -504,6 +517,18 @@ impl Ext4 {
         (to, to_first): (layout::Ino, u64),
         count: u64,
     ) -> Result<u64> {
+        // Room is claimed before the first SHARE: that may take a commit, which waits for what has begun.
+        let mut count = self.run(|state| state.written_pages(from, first, count)).await?;
+        let room = |count| {
+            move |state: &mut State| state.reserve(to, (to_first * BLOCK, (to_first + count) * BLOCK))
+        };
+        match self.change(room(count)).await {
+            Err(Errno::ENOSPC) if count > 1 => {
+                self.change(room(1)).await?;
+                count = 1;
+            }
+            reserved => reserved?,
+        }
         let (mut done, mut result, mut tickets) = (0, Ok(()), self.tickets.take());
         while done < count && result.is_ok() {
             let span = match self.run(|state| state.span(from, first + done)).await {
@@ -516,11 +541,6 @@ impl Ext4 {
             let Some(source) = span.written(first + done) else { break };
             let row = (count - done).min(span.end - first - done);
             let row = row.min(self.port.share_blocks_max().into()).min(BLOCKS_MAX.into());
-            let range = ((to_first + done) * BLOCK, (to_first + done + row) * BLOCK);
-            result = self.change(|state| state.reserve(to, range)).await;
-            if result.is_err() {
-                break;
-            }
             let wanted = (to_first + done, row as u32);
             let mut placed = self.begin_data(to, wanted, WriteCause::Direct).await;
             if placed == Ok(None) {
@@ -553,11 +573,7 @@ impl Ext4 {
         }
         let ended = self.end_data(&mut tickets).await;
         self.tickets.give_back(tickets);
-        match result.and(ended) {
-            // What was shared before an error counts if it has been answered well.
-            Err(Errno::ENOSPC) if done > 0 && ended.is_ok() => Ok(done),
-            ended => ended.map(|()| done),
-        }
+        result.and(ended).map(|()| done)
     }
 
     /// Gives the first pages in a row their blocks. The caller has to submit them at once, and then to call [`Self::end_write`].
