@@ -13,7 +13,7 @@ use super::ftl::{Cx, PageFtl};
 use super::job::{Job, Op as NandOp};
 use super::work::Due;
 use crate::flash::trace::Traced;
-use crate::flash::{Class, Frontier, OpKind, Purpose};
+use crate::flash::{Class, Frontier, OpKind, Owner, Purpose};
 use crate::geometry::PageAddr;
 use crate::planted::PlantedBug;
 use flashweir_core::index::Idx;
@@ -247,8 +247,12 @@ impl PageFtl {
             let needed = is_copy || self.is_mapped_to(lpn, ppa) || self.orders.is_kept(ppa);
             return needed.then_some((lpn, seq, hidden));
         };
+        // A copy that a SHARE made for this page is named by its own identity in the record of the SHARE.
+        let is_named = |only: Lpn, since| (owner, seq) == (Owner::Vpid(only.0), since);
         match *self.virtual_pages.page(vpid).owners() {
-            [(only, since)] if self.may_collapse(cx, vpid, only, since) => Some((only, since, false)),
+            [(only, since)] if self.may_collapse(cx, vpid, only, since) && !is_named(only, since) => {
+                Some((only, since, false))
+            }
             _ => Some((lpn, seq, hidden)),
         }
     }
