@@ -54,6 +54,12 @@ impl Steps {
         let total: Duration = self.done.iter().map(|(_, _, time)| *time).sum();
         println!("{:>8} {:>7.1} s  in all", "", total.as_secs_f64());
         println!("{passed} passed, {failed} failed");
+        // Again at the very end: what shortens a long log keeps its last lines.
+        for (name, verdict, _) in &self.done {
+            if let Verdict::Failed(why) = verdict {
+                println!("{:>8} {name}{}", "FAILED", dashed(why));
+            }
+        }
         failed == 0
     }
 }

@@ -118,6 +118,13 @@ pub struct Mapping {
     pub seq: u64,
 }
 
+impl Mapping {
+    /// The content of a page that shares with no other, and has not since this version.
+    pub fn own_content(&self) -> ContentId {
+        ContentId::new(Owner::Lpn(self.lpn), self.seq)
+    }
+}
+
 /// The state of the fold.
 #[derive(Clone, Debug)]
 pub struct Fold {
@@ -165,17 +172,21 @@ impl Fold {
         }
     }
 
-    /// Adds a mapping of the checkpoint; `trusted` if its block was closed before the checkpoint and not opened since, so that the
-    /// unit is known to be there without being read.
-    pub fn checkpoint(&mut self, mapping: Mapping, trusted: bool) {
+    /// Whether a SHARE gave this page the version with this number.
+    pub fn is_claimed(&self, lpn: Lpn, seq: u64) -> bool {
+        self.claims.contains_key(&(seq, lpn))
+    }
+
+    /// Adds a mapping of the checkpoint. `trusted` is the content of its unit if its block was closed before the checkpoint and not
+    /// opened since, so that the unit is known to be there. Of a claimed version that is not always the content that the claim names:
+    /// GC gives the page's own identity to a unit that nobody shares any more.
+    pub fn checkpoint(&mut self, mapping: Mapping, trusted: Option<ContentId>) {
         let Some(vouched) = self.vouched.get_mut(mapping.lpn.0 as usize) else { return };
         *vouched = mapping.seq;
         self.seq_max = self.seq_max.max(mapping.seq);
-        if trusted {
-            let claimed = self.claims.get(&(mapping.seq, mapping.lpn)).copied();
-            let own = ContentId::new(Owner::Lpn(mapping.lpn), mapping.seq);
-            self.note_place(claimed.unwrap_or(own), mapping.ppa);
-            if claimed.is_none() {
+        if let Some(content) = trusted {
+            self.note_place(content, mapping.ppa);
+            if content == mapping.own_content() {
                 self.offer(mapping);
             }
         }
@@ -381,11 +392,23 @@ mod tests {
     #[test]
     fn discarded_versions_stay_dead_and_copies_stay_alive() {
         let mut fold = Fold::new(4, 100);
-        fold.checkpoint(version(0, 50, 7), false);
+        fold.checkpoint(version(0, 50, 7), None);
         fold.found(version(0, 80, 9));
         fold.found(version(0, 50, 11));
         fold.found(version(1, 60, 12));
         assert_eq!(fold.mappings().collect::<Vec<_>>(), [version(0, 50, 11)]);
+    }
+
+    #[test]
+    fn a_claimed_page_with_a_unit_of_its_own_is_a_source_by_its_own_identity() {
+        let shared = ContentId::new(Owner::Lpn(Lpn(2)), 40);
+        let mut fold = Fold::new(4, 0);
+        fold.claim(Claim { lpn: Lpn(0), content: shared, place: None }, 50);
+        fold.claim(Claim { lpn: Lpn(1), content: version(0, 50, 7).own_content(), place: None }, 60);
+        fold.checkpoint(version(0, 50, 7), Some(version(0, 50, 7).own_content()));
+        fold.settle_claims();
+        assert_eq!(fold.mappings().collect::<Vec<_>>(), [version(0, 50, 7), version(1, 60, 7)]);
+        assert_eq!(fold.content_of(Lpn(0)), None, "its unit is its own");
     }
 
     #[test]

@@ -190,7 +190,7 @@ impl<'a> Scan<'a> {
         let mut openings = 0;
         let mut open = Vec::new();
         let mut entries: Vec<(Lpn, Entry)> = Vec::new();
-        let mut contents: Vec<(Claim, u64)> = Vec::new();
+        let mut contents: BTreeMap<(Lpn, u64), ContentId> = BTreeMap::new();
         let mut changes = Changes::default();
         let mut epochs = EpochFold::default();
         for record in checkpoint.iter().flat_map(|n| self.groups[n].pages.values().flatten()) {
@@ -205,7 +205,7 @@ impl<'a> Scan<'a> {
                 Record::Mapping(Mapping { lpn, ppa, seq }) => entries.push((*lpn, Some((*ppa, *seq)))),
                 Record::Content(content) => {
                     if let Some((lpn, Some((_, seq)))) = entries.last() {
-                        contents.push((Claim { lpn: *lpn, content: *content, place: None }, *seq));
+                        contents.insert((*lpn, *seq), *content);
                     }
                 }
                 Record::Gone(lpn) => entries.push((*lpn, None)),
@@ -278,21 +278,25 @@ impl<'a> Scan<'a> {
             changes.list.extend(save.shares.iter().map(|share| (Change::Share(share.clone()), None)));
         }
         let mut fold = Fold::new(self.geometry.user_units, horizon);
-        contents.into_iter().for_each(|(claim, seq)| fold.claim(claim, seq));
+        for (&(lpn, seq), &content) in &contents {
+            fold.claim(Claim { lpn, content, place: None }, seq);
+        }
         for (change, _) in &changes.list {
             if let Change::Share(share) = change {
                 share.claims.iter().for_each(|claim| fold.claim(*claim, share.seq));
             }
         }
         for claim in changes.list.iter().flat_map(|(change, _)| change.claims()) {
-            if let Some(place) = claim.place.filter(|place| self.holds(*place, claim.content)) {
+            if let Some(place) = claim.place.filter(|place| self.content_at(*place) == Some(claim.content)) {
                 fold.found_content(claim.content, place);
             }
         }
         let trusted = self.classify(openings, &open);
         for mapping in self.mappings(entries) {
             let block = self.geometry.block_of(mapping.ppa).0;
-            fold.checkpoint(mapping, trusted.get(block.0 as usize).copied().unwrap_or(false));
+            let is_trusted = trusted.get(block.0 as usize).copied().unwrap_or(false);
+            let content = is_trusted.then(|| self.content_of(&mapping, &contents, &fold)).flatten();
+            fold.checkpoint(mapping, content);
         }
         // In the order of their opening, so that of a survivor and its source the source is chosen: copies of an interrupted
         // collection are garbage, and no power cut costs a plane its free blocks.
@@ -380,12 +384,28 @@ impl<'a> Scan<'a> {
         units.filter_map(mapping).collect()
     }
 
-    /// Whether a unit still has the content that it had when a SHARE named it.
-    fn holds(&mut self, place: Ppa, content: ContentId) -> bool {
+    /// The content of the unit of a mapping: what the checkpoint says, else the page's own. If a SHARE of the log gave the page this
+    /// version, the unit may have either content, and is read.
+    fn content_of(
+        &mut self,
+        mapping: &Mapping,
+        contents: &BTreeMap<(Lpn, u64), ContentId>,
+        fold: &Fold,
+    ) -> Option<ContentId> {
+        match contents.get(&(mapping.lpn, mapping.seq)) {
+            Some(content) => Some(*content),
+            None if fold.is_claimed(mapping.lpn, mapping.seq) => self.content_at(mapping.ppa),
+            None => Some(mapping.own_content()),
+        }
+    }
+
+    /// Reads what the out-of-band record of a unit says.
+    fn content_at(&mut self, place: Ppa) -> Option<ContentId> {
         let at = self.geometry.page_of(place).0;
         self.note_read(at.block);
         let is_good = self.media.page_state(at) == PageState::Good;
-        is_good && self.media.oob(place).is_some_and(|(owner, seq)| ContentId::new(owner, seq) == content)
+        let record = self.media.oob(place).filter(|_| is_good)?;
+        Some(ContentId::new(record.0, record.1))
     }
 
     /// Decides for which blocks the checkpoint vouches: those that were closed before it was taken and not opened since.
