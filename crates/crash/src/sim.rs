@@ -380,6 +380,9 @@ impl Sim {
             Err(DeviceError::ReadOnly) if self.is_worn_out() => {}
             // A refusal comes when everything before it was accepted, and nothing behind it.
             Err(DeviceError::SourceUnmapped { lba }) if !self.mapped[(lba.0 / self.per_unit()) as usize] => {}
+            // Copies need room that a device has no more: nothing was accepted.
+            Err(DeviceError::WriteFault { .. })
+                if self.history.ops[number as usize].verb == Verb::Share && self.has_lost_blocks() => {}
             // The device reports it for each command concerned: for writes and flushes, and for reads of what was lost.
             Err(
                 DeviceError::WriteFault { .. }
@@ -398,6 +401,15 @@ impl Sim {
     /// change, and what it holds must still be right. Counted on the medium, independently of the device's own state: blocks
     /// that are marked bad, and blocks whose program failed in this boot, which are marked only when they have been emptied.
     fn is_worn_out(&self) -> bool {
+        self.most_lost_blocks() > BLOCKS_TO_SPARE
+    }
+
+    /// Whether a plane has lost an erase block: it may have no room left for the copies of a SHARE.
+    fn has_lost_blocks(&self) -> bool {
+        self.most_lost_blocks() > 0
+    }
+
+    fn most_lost_blocks(&self) -> u32 {
         let (geometry, media) = (self.device.geometry(), self.device.media());
         let mut lost = vec![0; geometry.planes() as usize];
         let mut failed = unreadable_blocks(&self.device);
@@ -408,7 +420,7 @@ impl Sim {
         {
             lost[geometry.plane_of(block).0 as usize] += 1;
         }
-        lost.iter().any(|lost| *lost > BLOCKS_TO_SPARE)
+        lost.into_iter().max().unwrap_or(0)
     }
 
     fn check_read(&mut self, number: u32, data: &[Payload]) {

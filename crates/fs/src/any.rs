@@ -155,6 +155,7 @@ calls! {
     fn wrote(ino: Ino, end: u64, now: Timestamp) -> ();
     fn prefetch(ino: Ino, index: u64) -> ();
     fn accessed(ino: Ino, now: Timestamp) -> ();
+    fn has_sets() -> bool;
     fn at_once_max() -> Option<u64>;
     fn shares_pages() -> bool;
     fn has_barriers() -> bool;

@@ -185,9 +185,8 @@ pub(crate) trait Engine: 'static {
     ) -> Result<()> {
         Err(Errno::EOPNOTSUPP)
     }
-    async fn write_set(&self, _parts: &[SetPart]) -> Result<()> {
-        Err(Errno::EOPNOTSUPP)
-    }
+    async fn write_set(&self, parts: &[SetPart]) -> Result<()>;
+    fn has_sets(&self) -> bool;
     fn at_once_max(&self) -> Option<u64> {
         None
     }
@@ -482,6 +481,10 @@ impl<E: Engine> Fs for E {
 
     async fn write_set(&self, parts: &[SetPart]) -> Result<()> {
         Engine::write_set(self, parts).await
+    }
+
+    fn has_sets(&self) -> bool {
+        Engine::has_sets(self)
     }
 
     fn at_once_max(&self) -> Option<u64> {

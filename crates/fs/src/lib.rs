@@ -18,6 +18,7 @@ pub mod kind;
 pub mod memfs;
 pub mod order;
 pub mod port;
+mod set;
 pub mod vfs;
 mod volumes;
 pub mod xattrs;

@@ -83,14 +83,15 @@ impl Sequences {
 
     /// Whether these sequences can be executed on this file system; otherwise the error says on which they can.
     pub fn check(self, format: Format) -> Result<(), String> {
-        let is_for = |format: Format| self != Self::Sets || format.journaling == Journaling::Journal;
+        let is_for =
+            |format: Format| self != Self::Sets || format.journaling == Journaling::Journal || format.shares;
         if is_for(format) {
             return Ok(());
         }
         let formats = Format::ALL.iter().filter(|(format, _)| is_for(*format));
         let formats: Vec<&str> = formats.map(|(_, name)| *name).collect();
         let (name, format, formats) = (self.name(), format.name(), formats.join(", "));
-        Err(format!("{name} on {format}: expected a file system that journals data: {formats}"))
+        Err(format!("{name} on {format}: expected a file system that journals data or has SHARE: {formats}"))
     }
 }
 

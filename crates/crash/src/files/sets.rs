@@ -1,9 +1,11 @@
 //! Atomic files in the oracle (share §7): which states of a file a sync has released, and what a set shows after a cut.
 //!
 //! Rule: a file that withholds shows a state that one of its own syncs released, and nothing in between; of the files of one
-//! `syncv` none is older than it while another one is newer.
+//! `syncv` none is older than it while another one is newer. Where data are not journalled a file may have a later length, with zeros
+//! behind its end (share §7.9).
 //!
-//! Invariant: a file that becomes shorter while it withholds is judged no further, since that takes effect at once.
+//! Invariant: what takes effect without a sync is not judged here: a file that becomes shorter while it withholds, and, where data are not
+//! journalled, one that is changed while it does not withhold.
 
 use super::history::{History, Violation};
 use super::ops::Op;
@@ -27,8 +29,10 @@ pub(super) struct Withholding {
     files: BTreeMap<u64, Withheld>,
     /// Files that were atomic once.
     pub(super) ever: BTreeSet<u64>,
-    /// Files that became shorter while they withheld.
-    cut: BTreeSet<u64>,
+    /// Files that became shorter while they withheld, or that show what no sync released for another reason.
+    loose: BTreeSet<u64>,
+    /// Files that were changed without withholding and not synced since.
+    unsynced: BTreeSet<u64>,
 }
 
 impl Withholding {
@@ -40,29 +44,43 @@ impl Withholding {
         if step.result.is_err() {
             return Vec::new();
         }
-        for (model, withheld) in &mut self.files {
+        let written: Vec<u64> = match step.op.plain() {
+            Op::Write(path, ..)
+            | Op::Append(path, _)
+            | Op::Direct(path, ..)
+            | Op::Punch(path, ..)
+            | Op::Allocate(path, ..)
+            | Op::AllocateKeep(path, ..)
+            | Op::Copy(_, _, _, path, _)
+            | Op::Truncate(path, _) => of(path).into_iter().collect(),
+            Op::AppendHeld(_) => self.held.iter().flatten().copied().collect(),
+            _ => Vec::new(),
+        };
+        for model in written {
+            match self.files.get_mut(&model) {
+                Some(withheld) => withheld.is_written = true,
+                None if history.has_versions => {}
+                None if self.ever.contains(&model) => drop(self.loose.insert(model)),
+                None => drop(self.unsynced.insert(model)),
+            }
+        }
+        for model in self.files.keys() {
             let size = |tree: &Tree| tree.nodes.get(model).and_then(|node| file(node)).map(<[u8]>::len);
             if size(after) < size(before) {
-                self.cut.insert(*model);
+                self.loose.insert(*model);
             }
-            withheld.is_written |= match step.op.plain() {
-                Op::Write(path, ..)
-                | Op::Append(path, _)
-                | Op::Direct(path, ..)
-                | Op::Punch(path, ..)
-                | Op::Allocate(path, ..)
-                | Op::AllocateKeep(path, ..)
-                | Op::Copy(_, _, _, path, _)
-                | Op::Truncate(path, _) => of(path) == Some(*model),
-                Op::AppendHeld(_) => self.held.contains(&Some(*model)),
-                _ => false,
-            };
+        }
+        match step.op.plain() {
+            Op::Sync | Op::Remount => self.unsynced.clear(),
+            Op::Fsync(path) | Op::Fdatasync(path) => drop(of(path).map(|model| self.unsynced.remove(&model))),
+            _ => {}
         }
         let released = match step.op.plain() {
             Op::Atomic(path) => {
                 let model = of(path);
                 self.held.push(model);
                 self.ever.extend(model);
+                self.loose.extend(model.filter(|model| self.unsynced.contains(model)));
                 if let Some(model) = model {
                     self.files.entry(model).or_insert(Withheld { released: state, is_written: false });
                 }
@@ -120,7 +138,7 @@ pub(super) fn judge(history: &History, last: usize, observed: &Tree) -> Result<(
     let ever = {
         let mut all = Withholding::default();
         (0..last).for_each(|index| drop(all.pass(history, index)));
-        all.ever.difference(&all.cut).copied().collect::<BTreeSet<u64>>()
+        all.ever.difference(&all.loose).copied().collect::<BTreeSet<u64>>()
     };
     for &model in &ever {
         states.insert(model, vec![0]);
@@ -142,13 +160,19 @@ pub(super) fn judge(history: &History, last: usize, observed: &Tree) -> Result<(
     let content = |state: usize, model: u64| {
         history.states[state].nodes.get(&model).and_then(|node| file(node)).unwrap_or_default()
     };
+    let shows = |bytes: &[u8], state: usize, model: u64| {
+        let shown = content(state, model);
+        let tail = bytes.strip_prefix(shown).filter(|tail| tail.is_empty() || !history.has_versions);
+        let was_so_long = || (state..=last).any(|state| content(state, model).len() >= bytes.len());
+        tail.is_some_and(|tail| tail.iter().all(|byte| *byte == 0) && was_so_long())
+    };
     let seen = |model: u64| {
         let number = history.numbers.get(&model)?;
         Some((*number, file(observed.nodes.get(number)?)?))
     };
     for (&model, states) in &states {
         let Some((number, bytes)) = seen(model) else { continue };
-        if !states.iter().any(|&state| content(state, model) == bytes) {
+        if !states.iter().any(|&state| shows(bytes, state, model)) {
             let path = observed.path_of(number);
             return Err(Violation::Set(format!("{path} shows what no sync has released")));
         }
@@ -159,7 +183,7 @@ pub(super) fn judge(history: &History, last: usize, observed: &Tree) -> Result<(
             let Some((number, bytes)) = seen(model) else { continue };
             let like = |is_new: bool| {
                 let mut states = states[&model].iter().filter(|&&state| (state > index) == is_new);
-                states.any(|&state| content(state, model) == bytes)
+                states.any(|&state| shows(bytes, state, model))
             };
             older = older.or((!like(true)).then_some(number));
             newer = newer.or((!like(false)).then_some(number));

@@ -338,6 +338,10 @@ fn regression_a_share_is_found_again_by_recovery() {
         // A refusal after the host had been told that the command was accepted; and pages that take over their own contents.
         "tiny-d4-failing/7014/2/10-11,40-44,48-53,55/c747/f/-",
         "tiny-d4-ordered/7005/1/20,22,41-42,79-80,85-90/c16/aa/-",
+        // Copies filled a plane that had lost blocks, and the device gave it up for ever instead of refusing the SHARE.
+        "tiny-d4-failing/500276/0/all/c806/-/-",
+        "tiny-d4-failing/500338/0/all/c1251/-/-",
+        "tiny-d4-failing/500276/0/1-7,18,20-21,26,28-30,32-41,44-45,47,50-55,60-61/c625/-/-",
         // A checkpoint had a unit that its page did not share any more; recovery took it for the content of the SHARE.
         "tiny-d4-through/69220792/0/0-28,30-31,36-38,56/c149/af/-",
         // GC gave the copy that a full table had made another identity than the SHARE had named, once it was a source and its page

@@ -95,8 +95,9 @@ impl PageFtl {
         }
     }
 
-    /// After an operation on a device whose blocks may fail: if a plane of the same station can neither write nor make room,
-    /// everything that waits for it fails, and the device takes no more writes.
+    /// After an operation on a device whose blocks may fail, or that makes copies for a SHARE: if a plane of the same station can neither
+    /// write nor make room, the copies are given up; without any, everything that waits for the plane fails, and the device takes no
+    /// more writes.
     pub(super) fn check_stuck(&mut self, cx: &mut Cx, plane: PlaneId) {
         let dynamic = cx.config.ftl.allocation == Allocation::Dynamic;
         let station = cx.geometry.station(plane).0;
@@ -107,11 +108,21 @@ impl PageFtl {
     }
 
     fn give_up(&mut self, cx: &mut Cx, plane: PlaneId, dynamic: bool) {
-        let stuck = match dynamic {
-            false => self.is_stuck(cx, plane),
-            true => (0..cx.geometry.planes()).all(|plane| self.is_stuck(cx, PlaneId(plane))),
+        let planes = cx.geometry.planes();
+        let stuck = |ftl: &Self, cx: &Cx| match dynamic {
+            false => ftl.is_stuck(cx, plane),
+            true => (0..planes).all(|plane| ftl.is_stuck(cx, PlaneId(plane))),
         };
-        if !stuck || self.dead_planes[plane.index()] {
+        if !stuck(self, cx) || self.dead_planes[plane.index()] {
+            return;
+        }
+        if self.give_up_copies(cx) {
+            (0..planes).for_each(|plane| self.collect_check(cx, PlaneId(plane)));
+            if !stuck(self, cx) {
+                return;
+            }
+        }
+        if !cx.may_lose_blocks() {
             return;
         }
         cx.front.read_only = true;

@@ -178,6 +178,29 @@ impl PageFtl {
         }
     }
 
+    /// Whether copies are being made for a SHARE.
+    pub(super) fn is_copying(&self) -> bool {
+        self.sharing.as_ref().is_some_and(|sharing| !sharing.copies.is_empty())
+    }
+
+    /// There is no room for the copies beside what the destinations still have: they become garbage, and their SHARE is refused once none
+    /// is being written. Returns false if there were none on the medium.
+    pub(super) fn give_up_copies(&mut self, cx: &mut Cx) -> bool {
+        let mut places = Vec::new();
+        for copy in self.sharing.iter_mut().flat_map(|sharing| &mut sharing.copies) {
+            match copy.state {
+                CopyState::Written => continue,
+                CopyState::Done(place) => places.push(place),
+                CopyState::Reading | CopyState::Read | CopyState::Failed => {}
+            }
+            copy.state = CopyState::Failed;
+        }
+        let has_freed = !places.is_empty();
+        places.into_iter().for_each(|place| self.outdate(cx, place));
+        self.work.set(Due::Admit);
+        has_freed
+    }
+
     /// The source of copy `nth` of the SHARE at the head of the queue was read.
     pub(super) fn share_read_done(&mut self, nth: u32) {
         let copy = self.sharing.as_mut().and_then(|sharing| sharing.copies.get_mut(nth as usize));

@@ -22,25 +22,29 @@ use super::{Errno, File, Fs, OpenFlags, SetPart, SyncKind, WriteCause};
 use std::rc::Rc;
 
 impl<F: Fs> Vfs<F> {
-    /// Errors: `EOPNOTSUPP` if an atomic file is asked for and the file system does not journal data; `EINVAL` if it is not opened
+    /// Errors: `EOPNOTSUPP` if an atomic file is asked for and the file system has no sets; `EINVAL` if it is not opened
     /// for writing, or each write is to be durable at once.
     pub(crate) fn check_atomic(&self, flags: OpenFlags) -> Result<()> {
         match flags.atomic {
             true if !flags.access.writes() || flags.sync.is_some() => Err(Errno::EINVAL),
-            true if self.0.fs.at_once_max().is_none() => Err(Errno::EOPNOTSUPP),
+            true if !self.0.fs.has_sets() => Err(Errno::EOPNOTSUPP),
             _ => Ok(()),
         }
     }
 
-    /// An open file begins to withhold. It waits for a write that is under way.
-    pub(crate) async fn begin_atomic(&self, inode: &Inode) {
+    /// An open file begins to withhold. It waits for a write that is under way, and writes what is dirty.
+    pub(crate) async fn begin_atomic(&self, inode: &Rc<Inode>) -> Result<()> {
         let _lock = inode.lock.alone().await;
+        if !inode.withholds() {
+            self.write_range(inode, (0, u64::MAX), WriteCause::Sync).await?;
+        }
         inode.atomic_users.set(inode.atomic_users.get() + 1);
+        Ok(())
     }
 
     /// The attributes as callers see them: withheld growth counts.
     pub(crate) fn seen(&self, attr: Attr) -> Attr {
-        if self.0.fs.at_once_max().is_none() {
+        if !self.0.fs.has_sets() {
             return attr;
         }
         let inodes = self.0.inodes.borrow();
@@ -180,6 +184,15 @@ impl<F: Fs> Vfs<F> {
 }
 
 impl<F: Fs> File<F> {
+    /// Hands what is withheld of this atomic file to the file system: a power cut shows all of it or nothing, and the next sync makes it
+    /// durable. Errors: as [`Vfs::syncv`].
+    pub async fn release(&self) -> Result<()> {
+        if !self.flags().atomic {
+            return Err(Errno::EINVAL);
+        }
+        self.vfs().release_set(std::slice::from_ref(self.inode().rc())).await
+    }
+
     /// Forgets everything that was written to this atomic file, through whichever of its open files, since the last sync; the length
     /// is again that of then, or a shorter one that was set meanwhile. `EINVAL` if it was not opened as atomic.
     pub async fn abort(&self) -> Result<()> {

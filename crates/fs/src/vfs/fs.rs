@@ -187,10 +187,15 @@ pub trait Fs: 'static {
     }
 
     /// Writes the pages of a set, of several files, and what [`Fs::wrote`] notes of each, in one step: a power cut shows all of it
-    /// or nothing. No page was reserved. `EFBIG` if the set is larger than the file system can write in one step, `ENOSPC`; then
-    /// nothing has changed. The vfs asks only a file system that has [`Fs::at_once_max`].
+    /// or nothing; where data are not journalled, new lengths come before. No page was reserved. `EFBIG` if the set is larger than the
+    /// file system can write in one step, `ENOSPC`; then nothing has changed. The vfs asks only a file system that [`Fs::has_sets`].
     async fn write_set(&self, _parts: &[SetPart]) -> Result<()> {
         Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Whether [`Fs::write_set`] is supported.
+    fn has_sets(&self) -> bool {
+        false
     }
 
     /// Most pages of one call of [`Fs::write_at_once`] that a power cut shows wholly or not at all; `None` where pages are written

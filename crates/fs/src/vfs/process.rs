@@ -82,8 +82,11 @@ impl<F: Fs> Vfs<F> {
         }
         self.check_atomic(flags)?;
         let inode = self.make_nameless(creds, dir, permissions, !flags.exclusive).await?;
-        if flags.atomic {
-            self.begin_atomic(&inode).await;
+        if flags.atomic
+            && let Err(errno) = self.begin_atomic(inode.rc()).await
+        {
+            let _ = self.end_use(inode).await;
+            return Err(errno);
         }
         Ok(File::new(inode, Kind::File, flags, creds.is_root()))
     }
@@ -120,8 +123,11 @@ impl<F: Fs> Vfs<F> {
                 return Err(errno);
             }
         }
-        if flags.atomic {
-            self.begin_atomic(&inode).await;
+        if flags.atomic
+            && let Err(errno) = self.begin_atomic(inode.rc()).await
+        {
+            let _ = self.end_use(inode).await;
+            return Err(errno);
         }
         Ok(File::new(inode, attr.kind, flags, creds.is_root()))
     }

@@ -10,7 +10,7 @@ use flashweir_fs::vfs::*;
 use std::rc::Rc;
 
 const PAGE: u64 = 4096;
-const NAMES: [&str; 3] = ["/a", "/b", "/c"];
+pub(crate) const NAMES: [&str; 3] = ["/a", "/b", "/c"];
 
 fn options() -> Ext4Options {
     Ext4Options { journaling: Journaling::Journal, ..Ext4Options::default() }
@@ -40,22 +40,22 @@ fn scene(scene: impl AsyncFnOnce(Vfs<Ext4>) + 'static) {
     assert_eq!(report.problems, []);
 }
 
-async fn open(vfs: &Vfs<Ext4>, name: &str) -> File<Ext4> {
+pub(crate) async fn open<F: Fs>(vfs: &Vfs<F>, name: &str) -> File<F> {
     let flags = OpenFlags::READ_WRITE.create().atomic();
     vfs.process(Creds::ROOT).open(name, flags, 0o644).await.unwrap()
 }
 
-async fn plain(vfs: &Vfs<Ext4>, name: &str) -> File<Ext4> {
+pub(crate) async fn plain<F: Fs>(vfs: &Vfs<F>, name: &str) -> File<F> {
     vfs.process(Creds::ROOT).open(name, OpenFlags::READ_WRITE.create(), 0o644).await.unwrap()
 }
 
-async fn contents(file: &File<Ext4>) -> Vec<u8> {
+pub(crate) async fn contents<F: Fs>(file: &File<F>) -> Vec<u8> {
     let mut bytes = vec![0xee; file.size() as usize];
     assert_eq!(file.pread(0, Sink::bytes(&mut bytes)).await, Ok(file.size()));
     bytes
 }
 
-async fn put(file: &File<Ext4>, at: u64, bytes: &[u8]) {
+pub(crate) async fn put<F: Fs>(file: &File<F>, at: u64, bytes: &[u8]) {
     assert_eq!(file.pwrite(at, Source::bytes(bytes)).await, Ok(bytes.len() as u64));
 }
 
@@ -324,9 +324,9 @@ fn memory_that_is_full_of_withheld_pages_is_an_error_and_not_a_wait() {
 
 /// What a file has to be: in the file system, and for its readers.
 #[derive(Clone, Debug, Default)]
-struct Model {
-    below: Vec<u8>,
-    seen: Vec<u8>,
+pub(crate) struct Model {
+    pub(crate) below: Vec<u8>,
+    pub(crate) seen: Vec<u8>,
 }
 
 impl Model {
@@ -337,9 +337,9 @@ impl Model {
 }
 
 /// One random change of one of the files, or a sync of some of them. Without `cuts` no file becomes shorter than the file system has it.
-async fn change(
-    vfs: &Vfs<Ext4>,
-    files: &[File<Ext4>],
+pub(crate) async fn change<F: Fs>(
+    vfs: &Vfs<F>,
+    files: &[File<F>],
     models: &mut [Model],
     random: &mut RandomStream,
     cuts: bool,

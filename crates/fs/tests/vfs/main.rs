@@ -19,4 +19,5 @@ mod nodes;
 mod posix;
 mod script;
 mod seek;
+mod sets;
 mod writeback;

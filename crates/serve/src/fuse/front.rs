@@ -13,7 +13,7 @@ use super::kernel::{
 use super::lazyfs::Operation;
 use super::message::{Job, Message, Queue, Turn};
 use super::stale::Teller;
-use super::table::{From, How, Table};
+use super::table::{From, How, Table, Until};
 use flashweir_crash::recorded::Room;
 use flashweir_fs::vfs::{
     self, Attr, Barrier, Creds, Fs, Kind, PAGE_BYTES, RenameMode, Seek, SetAttr, SetTime, SyncKind,
@@ -41,6 +41,15 @@ const IOCTL_ATOMIC: u32 = 0x5703;
 const IOCTL_ABORT: u32 = 0x5704;
 /// `_IOW('W', 5, struct flashweir_set)`.
 const IOCTL_SYNCV: u32 = 0x4000_5705 | (SET_BYTES as u32) << 16;
+/// F2FS's: `_IOR(0xf5, 12, u32)`, and `_IO(0xf5, 1)`, 2 and 5, by which SQLite writes a transaction without a journal (share §10.4).
+const IOCTL_FEATURES: u32 = 0x8004_f50c;
+const IOCTL_START: u32 = 0xf501;
+const IOCTL_COMMIT: u32 = 0xf502;
+const IOCTL_ABORT_STARTED: u32 = 0xf505;
+/// The feature that SQLite looks for.
+const FEATURE_ATOMIC_WRITE: u32 = 4;
+/// `_IOW(0x95, 2, u32)`: from here on each write is all or nothing, by which MariaDB does without its doublewrite buffer (share §10.2).
+const IOCTL_EACH_WRITE: u32 = 0x4004_9502;
 /// A number of files, whether their data suffice, and room for so many inodes.
 const SET_BYTES: usize = 8 + 8 * SET_FILES_MAX;
 const SET_FILES_MAX: usize = 62;
@@ -77,6 +86,8 @@ pub(super) struct Front<F: Fs> {
     pub(super) later: Queue<F>,
     pub(super) notifier: Notifier,
     pub(super) teller: Teller,
+    /// Whether the kernel keeps written data until a sync, or until they are old.
+    pub(super) writes_back: bool,
 }
 
 fn errno(errno: vfs::Errno) -> Errno {
@@ -235,16 +246,22 @@ impl<F: Fs> Front<F> {
     ) where
         T: Future<Output = ()> + 'static,
     {
-        let job: Job<F> = Box::new(move |table| {
+        // After the end of the world the job is dropped, which answers.
+        self.queue.send(Message::Job(turn, Self::job(reply, job)));
+    }
+
+    fn job<T>(reply: Reply, job: impl FnOnce(Rc<Table<F>>, Reply) -> T + Send + 'static) -> Job<F>
+    where
+        T: Future<Output = ()> + 'static,
+    {
+        Box::new(move |table| {
             Box::pin(async move {
                 // A thread that was killed before its turn wants nothing any more.
                 if reply.is_awaited() {
                     job(table, reply).await;
                 }
             })
-        });
-        // After the end of the world the job is dropped, which answers.
-        self.queue.send(Message::Job(turn, job));
+        })
     }
 
     fn set_attributes(&self, node: NodeId, set: SetAttributes, reply: Reply) {
@@ -371,7 +388,8 @@ impl<F: Fs> Front<F> {
             _ => return reply.error(Errno::INVAL),
         };
         let (queue, later) = (self.later.clone(), self.later.clone());
-        let front = Self { queue, later, notifier: self.notifier.clone(), teller: self.teller.clone() };
+        let (notifier, teller, writes_back) = (self.notifier.clone(), self.teller.clone(), self.writes_back);
+        let front = Self { queue, later, notifier, teller, writes_back };
         std::thread::spawn(move || {
             // What it does not know any more it does not keep.
             let _ = front.notifier.forget_pages(node);
@@ -624,8 +642,12 @@ impl<F: Fs> Front<F> {
         let wish = match command {
             IOCTL_FBARRIER => Wish::Barrier(Barrier::All),
             IOCTL_FDATABARRIER => Wish::Barrier(Barrier::Data),
-            IOCTL_ATOMIC => Wish::Atomic,
-            IOCTL_ABORT => Wish::Abort,
+            IOCTL_ATOMIC => Wish::Atomic(Until::Close),
+            IOCTL_FEATURES => Wish::Features,
+            IOCTL_START => Wish::Atomic(Until::Commit),
+            IOCTL_EACH_WRITE => Wish::Atomic(Until::Written),
+            IOCTL_COMMIT => Wish::Commit,
+            IOCTL_ABORT | IOCTL_ABORT_STARTED => Wish::Abort,
             IOCTL_SYNCV => match set_of(data) {
                 Some((files, kind)) => Wish::Sync(files, kind),
                 None => return reply.error(Errno::INVAL),
@@ -633,11 +655,21 @@ impl<F: Fs> Front<F> {
             _ => return reply.error(Errno::NOTTY),
         };
         let teller = self.teller.clone();
-        self.submit(reply, move |table, reply| async move {
+        // Programs that know nothing of us do not make the kernel hand on what it keeps.
+        let hands_on =
+            self.writes_back && matches!(wish, Wish::Commit | Wish::Atomic(Until::Commit | Until::Written));
+        let job = Self::job(reply, move |table, reply| async move {
             let is_abort = matches!(wish, Wish::Abort);
             let result = match wish {
                 Wish::Barrier(kind) => table.barrier(handle, kind).await,
-                Wish::Atomic => table.begin_atomic(handle).await,
+                Wish::Features if table.has_sets() => return reply.ioctl_number(FEATURE_ATOMIC_WRITE),
+                Wish::Features => return reply.error(Errno::NOTTY),
+                // The program keeps its own journal.
+                Wish::Atomic(Until::Commit | Until::Written) if !table.has_sets() => {
+                    return reply.error(Errno::NOTTY);
+                }
+                Wish::Atomic(until) => table.begin_atomic(handle, until).await,
+                Wish::Commit => table.commit(handle).await,
                 Wish::Abort => table.abort(handle).await,
                 Wish::Sync(files, kind) => table.sync_set(&files, kind).await,
             };
@@ -648,13 +680,20 @@ impl<F: Fs> Front<F> {
                 Err(error) => reply.error(errno(error)),
             }
         });
+        let later = self.later.clone();
+        match hands_on {
+            true => self.teller.tell(node, Stale::Pages, move || later.send(Message::Job(Turn::Own, job))),
+            false => self.queue.send(Message::Job(Turn::Own, job)),
+        }
     }
 }
 
 /// What an ioctl asks for.
 enum Wish {
     Barrier(Barrier),
-    Atomic,
+    Features,
+    Atomic(Until),
+    Commit,
     Abort,
     Sync(Vec<NodeId>, SyncKind),
 }

@@ -47,6 +47,7 @@ impl Ready {
                 later,
                 notifier: notifier.clone(),
                 teller: teller.clone(),
+                writes_back,
             };
             let own = Own::new(|own| attached.inlet(Arc::new(front(own, queue.clone()))));
             // The world exists until it gets the message of the end.

@@ -16,7 +16,7 @@ use flashweir_fs::vfs::{
     RenameMode, Result, Seek, SetAttr, SetTime, Sink, Source, StatFs, SyncKind, Vfs, XattrMode,
 };
 use flashweir_sim::stack::Port;
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
@@ -85,8 +85,25 @@ pub(super) struct Open<F: Fs> {
     /// The same past the page cache, if it was opened with O_DIRECT.
     direct: Option<File<F>>,
     /// The same as an atomic file, once the program has asked for that.
-    atomic: OnceCell<File<F>>,
+    atomic: RefCell<Option<(Rc<File<F>>, Until)>>,
     listing: RefCell<Rc<[DirEntry]>>,
+}
+
+impl<F: Fs> Open<F> {
+    fn atomic(&self) -> Option<Rc<File<F>>> {
+        self.atomic.borrow().as_ref().map(|(file, _)| Rc::clone(file))
+    }
+}
+
+/// What ends the withholding of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Until {
+    /// A sync or an abort releases or forgets what is withheld; the file stays atomic.
+    Close,
+    /// A commit or an abort, and closing is an abort: F2FS's atomic writes (share §10.4).
+    Commit,
+    /// Each write is a set of its own (share §10.2).
+    Written,
 }
 
 /// Source of the bytes of a write.
@@ -132,7 +149,7 @@ pub(super) struct Table<F: Fs> {
 pub(super) struct OpenAs {
     number: u64,
     how: How,
-    is_atomic: bool,
+    atomic: Option<Until>,
 }
 
 impl<F: Fs> Table<F> {
@@ -549,7 +566,7 @@ impl<F: Fs> Table<F> {
         };
         let handle = self.next_file.get();
         self.next_file.set(handle + 1);
-        let (atomic, listing) = (OnceCell::new(), RefCell::new(Rc::default()));
+        let (atomic, listing) = (RefCell::default(), RefCell::new(Rc::default()));
         let open = Open { number, how, file, direct, atomic, listing };
         if !open.how.direct {
             self.keeps(number, |keeps| keeps.buffered_files += 1);
@@ -564,8 +581,8 @@ impl<F: Fs> Table<F> {
         files
             .iter()
             .map(|(handle, open)| {
-                let is_atomic = open.atomic.get().is_some();
-                (*handle, OpenAs { number: open.number.0, how: open.how, is_atomic })
+                let atomic = open.atomic.borrow().as_ref().map(|(_, until)| *until);
+                (*handle, OpenAs { number: open.number.0, how: open.how, atomic })
             })
             .collect()
     }
@@ -573,10 +590,12 @@ impl<F: Fs> Table<F> {
     /// Opens files again that were open before a cut, under the same handles. Those that are gone answer EIO.
     pub(super) async fn reopen(&self, files: BTreeMap<u64, OpenAs>) {
         let next = self.next_file.get();
-        for (handle, OpenAs { number, how, is_atomic }) in files {
+        for (handle, OpenAs { number, how, atomic }) in files {
             self.next_file.set(handle);
-            if self.open(NodeId(number), how).await.is_ok() && is_atomic {
-                let _ = self.begin_atomic(handle).await;
+            if self.open(NodeId(number), how).await.is_ok()
+                && let Some(until) = atomic
+            {
+                let _ = self.begin_atomic(handle, until).await;
             }
         }
         self.next_file.set(next);
@@ -662,8 +681,16 @@ impl<F: Fs> Table<F> {
             self.keeps(open.number, |keeps| keeps.buffered_files = keeps.buffered_files.saturating_sub(1));
         }
         // An inode that cannot be freed now is freed by recovery.
-        for other in open.direct.into_iter().chain(open.atomic.into_inner()) {
-            let _ = other.close().await;
+        if let Some(direct) = open.direct {
+            let _ = direct.close().await;
+        }
+        if let Some((file, until)) = open.atomic.into_inner() {
+            if until == Until::Commit {
+                let _ = file.abort().await;
+            }
+            if let Some(file) = Rc::into_inner(file) {
+                let _ = file.close().await;
+            }
         }
         let _ = open.file.close().await;
     }
@@ -702,7 +729,10 @@ impl<F: Fs> Table<F> {
             let shown = format!("write {} at {offset}, {written} bytes", self.shown(open.number));
             (Call::Write { ino, offset, bytes, direct: direct.is_some() }, shown)
         };
-        let written = self.noted(file.pwrite(offset, Source::bytes(bytes)), call).await;
+        let mut written = self.noted(file.pwrite(offset, Source::bytes(bytes)), call).await;
+        if written.is_ok() && matches!(&*open.atomic.borrow(), Some((_, Until::Written))) {
+            written = self.end_write(&open).await.and(written);
+        }
         let stale = match from {
             From::Pages => self.keeps_pages(open.number, true),
             // The kernel fills the pages that it has of the file as it writes.
@@ -757,10 +787,15 @@ impl<F: Fs> Table<F> {
 
     // Atomic files.
 
+    /// Whether there are atomic files. A recording has none.
+    pub(super) fn has_sets(&self) -> bool {
+        self.recorder.is_none() && self.vfs.fs().has_sets()
+    }
+
     /// What is written to the file is withheld from here on. A recording has no such files (`EOPNOTSUPP`).
-    pub(super) async fn begin_atomic(&self, handle: u64) -> Result<()> {
+    pub(super) async fn begin_atomic(&self, handle: u64, until: Until) -> Result<()> {
         let open = self.file(handle)?;
-        if open.atomic.get().is_some() {
+        if open.atomic().is_some() {
             return Ok(());
         }
         if self.recorder.is_some() {
@@ -771,29 +806,59 @@ impl<F: Fs> Table<F> {
         }
         let flags = OpenFlags::READ_WRITE.atomic();
         let file = self.vfs.open_inode(&Creds::checked(0, 0), open.file.ino(), flags).await?;
-        match open.atomic.set(file) {
-            Ok(()) => Ok(()),
+        if open.atomic().is_some() {
             // Another thread was faster.
-            Err(second) => second.close().await,
+            return file.close().await;
         }
+        *open.atomic.borrow_mut() = Some((Rc::new(file), until));
+        Ok(())
     }
 
     pub(super) async fn abort(&self, handle: u64) -> Result<()> {
         let open = self.file(handle)?;
-        open.atomic.get().ok_or(Errno::EINVAL)?.abort().await
+        open.atomic().ok_or(Errno::EINVAL)?.abort().await?;
+        self.end_atomic(&open).await
+    }
+
+    /// What was written since the file began to withhold becomes durable, all at once.
+    pub(super) async fn commit(&self, handle: u64) -> Result<()> {
+        let open = self.file(handle)?;
+        let file = open.atomic().ok_or(Errno::EINVAL)?;
+        self.vfs.syncv(&[&*file], SyncKind::Data).await?;
+        drop(file);
+        self.end_atomic(&open).await
+    }
+
+    /// The file is like others again, if it withheld until now only.
+    async fn end_atomic(&self, open: &Open<F>) -> Result<()> {
+        let ended = open.atomic.borrow_mut().take_if(|(_, until)| *until == Until::Commit);
+        match ended.and_then(|(file, _)| Rc::into_inner(file)) {
+            Some(file) => file.close().await,
+            None => Ok(()),
+        }
+    }
+
+    /// A write has ended that is a set of its own; if it fails, nothing was written.
+    async fn end_write(&self, open: &Open<F>) -> Result<()> {
+        let Some(file) = open.atomic() else { return Ok(()) };
+        let released = file.release().await;
+        if released.is_err() {
+            file.abort().await?;
+        }
+        released
     }
 
     /// syncv of the files with these numbers, each of which a program has open as atomic.
     pub(super) async fn sync_set(&self, numbers: &[NodeId], kind: SyncKind) -> Result<()> {
-        let set: Vec<Rc<Open<F>>> = {
+        let set: Vec<Rc<File<F>>> = {
             let files = self.files.borrow();
             let atomic = |number: &NodeId| {
-                let is_it = |open: &&Rc<Open<F>>| open.number == *number && open.atomic.get().is_some();
-                files.values().find(is_it).cloned().ok_or(Errno::EINVAL)
+                let is_it = |open: &&Rc<Open<F>>| open.number == *number && open.atomic().is_some();
+                files.values().find(is_it).and_then(|open| open.atomic()).ok_or(Errno::EINVAL)
             };
             numbers.iter().map(atomic).collect::<Result<_>>()?
         };
-        let set: Vec<&File<F>> = set.iter().filter_map(|open| open.atomic.get()).collect();
+        let set: Vec<&File<F>> = set.iter().map(|file| &**file).collect();
         self.vfs.syncv(&set, kind).await
     }
 

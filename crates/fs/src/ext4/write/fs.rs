@@ -17,6 +17,7 @@ use crate::ext4::Inode;
 use crate::format::Kind as NodeKind;
 use crate::order::errno_of;
 use crate::port::{BLOCK_BYTES, Block, Moment, Remap, Share, Ticket, Write};
+use crate::set::{self, Homes, Scratch};
 use crate::vfs::Ticket as VfsTicket;
 use crate::vfs::{
     Attr, Barrier, DirtyPage, Errno, Ino, Kind, Limits, NewNode, PageRun, RenameMode, Result, SetPart,
@@ -854,8 +855,15 @@ impl Engine for Ext4 {
     }
 
     async fn write_set(&self, parts: &[SetPart]) -> Result<()> {
-        let journalled: Boxed<'_, _> = Box::pin(self.journal_set(parts));
-        journalled.await
+        let written: Boxed<'_, _> = match self.options.journaling {
+            Journaling::Journal => Box::pin(self.journal_set(parts)),
+            _ => Box::pin(set::write(self, parts)),
+        };
+        written.await
+    }
+
+    fn has_sets(&self) -> bool {
+        self.at_once_max().is_some() || self.shares_pages()
     }
 
     async fn share_pages(&self, from: (layout::Ino, u64), to: (layout::Ino, u64), count: u64) -> Result<u64> {
@@ -944,7 +952,8 @@ impl Engine for Ext4 {
     }
 
     async fn unmount(&self) -> Result<()> {
-        self.end().await
+        let released = self.scratch.end(self).await;
+        released.and(self.end().await)
     }
 
     async fn background(&self, now: Timestamp) -> Option<Duration> {
@@ -968,5 +977,54 @@ impl Engine for Ext4 {
             inodes: state.geometry.inodes_count.into(),
             inodes_free: counts.free_inodes,
         }
+    }
+}
+
+impl Homes for Ext4 {
+    fn scratch(&self) -> &Scratch {
+        &self.scratch
+    }
+
+    fn share_max(&self) -> u64 {
+        self.port.share_blocks_max().into()
+    }
+
+    async fn has_home(&self, ino: layout::Ino, index: u64) -> Result<bool> {
+        Ok(self.run(|state| state.span(ino, index)).await?.written(index).is_some())
+    }
+
+    async fn is_settled(&self, ino: layout::Ino) -> Result<bool> {
+        let wanted = self.run(|state| Ok(state.node(ino)?.data_tid)).await?;
+        Ok(self.committed.get() >= wanted)
+    }
+
+    async fn share_over(&self, scratch: layout::Ino, homes: &[(layout::Ino, u64)]) -> Result<bool> {
+        if self.failed.get() {
+            return Err(Errno::EROFS);
+        }
+        let begun = self.run(|state| {
+            let mut share = Share { order: self.data_order(Order::Within), ..Share::default() };
+            for (from, &(ino, index)) in (0..).zip(homes) {
+                let home = state.span(ino, index)?.written(index);
+                let source = state.span(scratch, from)?.written(from);
+                let (Some(home), Some(source)) = (home, source) else { return Ok(None) };
+                if state.node(ino)?.data_tid > self.committed.get() {
+                    return Ok(None);
+                }
+                share.add(Block(home.0), Block(source.0));
+            }
+            Ok(Some((self.begin_write(), share)))
+        });
+        let Some((number, share)) = begun.await? else { return Ok(false) };
+        let mut tickets = self.tickets.take();
+        tickets.push((number, self.port.share(share)));
+        {
+            let mut state = self.state.borrow_mut();
+            state.metrics.written_pages += homes.len() as u64;
+            homes.iter().for_each(|(ino, _)| state.note_dispatched(*ino));
+        }
+        let ended = self.end_data(&mut tickets).await;
+        self.tickets.give_back(tickets);
+        ended.map(|()| true)
     }
 }

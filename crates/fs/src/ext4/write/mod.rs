@@ -36,6 +36,7 @@ use crate::boxed::Boxed;
 use crate::engine::errno;
 use crate::order::{CommitMode, Dispatched, is_kept};
 use crate::port::{BLOCK_BYTES, Block, BlockPort, Ticket, Write, bytes_of};
+use crate::set::Scratch;
 use crate::vfs::{Errno, Event, Pool};
 use flashweir_core::Payload;
 use flight::Flight;
@@ -90,6 +91,7 @@ pub struct Ext4 {
     changes: Event,
     /// Reused memory for the writes of a call.
     tickets: Pool<(u64, Ticket)>,
+    scratch: Scratch,
 }
 
 /// Work of a mount of a volume that was not unmounted.
@@ -181,6 +183,7 @@ impl Ext4 {
             failed: Cell::new(false),
             changes: Event::default(),
             tickets: Pool::new(),
+            scratch: Scratch::default(),
         };
         fs.begin().await?;
         fs.recovered.orphans = fs.free_orphans().await?;

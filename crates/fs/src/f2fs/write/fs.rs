@@ -10,15 +10,17 @@ use super::state::State;
 use super::stop::{Step, Stop};
 use super::tags::in_place_tag;
 use super::{F2fs, Scope};
+use crate::boxed::Boxed;
 use crate::engine::errno;
 use crate::engine::{
     Engine, Fields, Listed, Nodes, device_number, node_kind, read_runs, stamp, time, vfs_kind,
 };
 use crate::order::answers;
 use crate::port::{BLOCK_BYTES, Share, bytes_of};
+use crate::set::{self, Homes, Scratch};
 use crate::vfs::{
-    Attr, Barrier, DirtyPage, Errno, Ino, Kind, Limits, NewNode, PageRun, RenameMode, Result, StatFs,
-    SyncKind, Ticket as VfsTicket, Timestamp, WriteCause,
+    Attr, Barrier, DirtyPage, Errno, Ino, Kind, Limits, NewNode, PageRun, RenameMode, Result, SetPart,
+    StatFs, SyncKind, Ticket as VfsTicket, Timestamp, WriteCause,
 };
 use crate::xattrs::{self, Prefixes, Xattr};
 use flashweir_core::command::Tag;
@@ -551,6 +553,20 @@ impl F2fs {
 }
 
 impl F2fs {
+    /// The block of a page, if it may be overwritten and has what the page shows.
+    fn home(&self, state: &mut State, ino: Nid, index: u64) -> Step<Option<Addr>> {
+        let there = self.place_there(state, ino, index)?;
+        Ok(there.filter(|_| !state.blocks.contains_key(&(ino, index))))
+    }
+
+    /// Whether nothing that leads to a file's blocks waits to be written, or is being written.
+    fn is_synced(&self, state: &State, ino: Nid) -> bool {
+        !self.is_checkpointing.get()
+            && !self.frozen.borrow().contains(&ino)
+            && !self.syncing.borrow().values().any(|other| *other == ino)
+            && !state.has_to_sync(ino, SyncKind::Data)
+    }
+
     /// Whether the content of a page is at its place on the disk.
     fn may_share(&self, state: &State, page: (Nid, u64), at: Addr) -> bool {
         at.is_place() && !state.blocks.contains_key(&page) && !self.moving.borrow().contains_key(&at)
@@ -739,6 +755,15 @@ impl Engine for F2fs {
         Ok(())
     }
 
+    async fn write_set(&self, parts: &[SetPart]) -> Result<()> {
+        let written: Boxed<'_, _> = Box::pin(set::write(self, parts));
+        written.await
+    }
+
+    fn has_sets(&self) -> bool {
+        self.shares_pages()
+    }
+
     async fn share_pages(&self, from: (Nid, u64), to: (Nid, u64), count: u64) -> Result<u64> {
         self.has_new_holes.set(true);
         self.change(|state| state.make_blocks(to.0)).await?;
@@ -842,6 +867,7 @@ impl Engine for F2fs {
     }
 
     async fn unmount(&self) -> Result<()> {
+        self.scratch.end(self).await?;
         self.checkpoint_of(Scope::Unmount).await
     }
 
@@ -863,5 +889,61 @@ impl Engine for F2fs {
         let inodes = u64::from(state.geometry.nid_end().0).min(pages);
         let inodes_free = inodes.saturating_sub(u64::from(state.valid_inodes));
         StatFs { pages, pages_free, pages_available: pages_free, inodes, inodes_free }
+    }
+}
+
+impl Homes for F2fs {
+    fn scratch(&self) -> &Scratch {
+        &self.scratch
+    }
+
+    fn share_max(&self) -> u64 {
+        self.port.share_blocks_max().into()
+    }
+
+    async fn has_home(&self, ino: Nid, index: u64) -> Result<bool> {
+        self.change(|state| state.make_blocks(ino)).await?;
+        self.run(|state| Ok(self.home(state, ino, index)?.is_some())).await
+    }
+
+    /// In order, it is known only that a checkpoint or fsync is dispatched; then fsync makes it durable.
+    async fn is_settled(&self, ino: Nid) -> Result<bool> {
+        Ok(!self.is_dual() && !self.wet.borrow().contains(&ino) && self.is_synced(&self.state.borrow(), ino))
+    }
+
+    async fn share_over(&self, scratch: Nid, homes: &[(Nid, u64)]) -> Result<bool> {
+        if self.failed.get() {
+            return Err(Errno::EROFS);
+        }
+        self.balance().await?;
+        let begun = self.run(|state| {
+            let mut share = Share::default();
+            for (from, &(ino, index)) in (0..).zip(homes) {
+                let source = state.address(scratch, from)?;
+                let Some(home) = self.home(state, ino, index)? else { return Ok(None) };
+                if !self.is_synced(state, ino) || !self.may_share(state, (scratch, from), source) {
+                    return Ok(None);
+                }
+                share.add(Geometry::block(home), Geometry::block(source));
+            }
+            let mut files: Vec<Nid> = homes.iter().map(|(ino, _)| *ino).collect();
+            files.dedup();
+            // No cleaning begins before all of the set is durable: a page that moves would be durable with the next checkpoint, and the
+            // others not yet.
+            let numbers: Vec<u64> = files.iter().map(|ino| self.begin_write(*ino)).collect();
+            Ok(Some((share, files[0], numbers)))
+        });
+        let Some((mut share, first, numbers)) = begun.await? else { return Ok(false) };
+        share.tags[0] = Tag(u64::from(first.0));
+        let ticket = self.submit_share(share);
+        numbers.iter().for_each(|number| self.end_placing(*number));
+        self.state.borrow_mut().metrics.written_pages += homes.len() as u64;
+        self.state.borrow_mut().metrics.in_place_pages += homes.len() as u64;
+        let mut shared = answers([ticket]).await;
+        if shared.is_ok() {
+            shared = self.flush(self.options.fsync, &[Tag(u64::from(first.0))]).await;
+        }
+        numbers.into_iter().for_each(|number| self.end_write(number));
+        shared.map(|()| true)
     }
 }

@@ -45,6 +45,7 @@ use crate::boxed::Boxed;
 use crate::engine::errno;
 use crate::order::{CommitMode, answer, answers, is_kept};
 use crate::port::{BlockPort, Ticket, Write, bytes_of};
+use crate::set::Scratch;
 use crate::vfs::{Errno, Event};
 use area::Area;
 use by_nid::{ByNid, DirtyNodes};
@@ -106,6 +107,7 @@ pub struct F2fs {
     /// The last such write of each fsync that has not returned, with the inode of the file.
     syncing: RefCell<BTreeMap<u64, Nid>>,
     is_checkpointing: Cell<bool>,
+    scratch: Scratch,
     asked: RefCell<Asked>,
     /// The first period whose pages that were written in place may not be durable.
     in_place_since: Cell<Option<u64>>,
@@ -213,6 +215,7 @@ impl F2fs {
             links: Cell::new(0),
             syncing: RefCell::default(),
             is_checkpointing: Cell::new(false),
+            scratch: Scratch::default(),
             asked: RefCell::default(),
             in_place_since: Cell::new(None),
             checkpoints_begun: Cell::new(0),

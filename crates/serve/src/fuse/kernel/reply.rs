@@ -261,6 +261,13 @@ impl Reply {
         self.bytes(&offset.to_ne_bytes());
     }
 
+    /// Answers an ioctl with a number.
+    pub(crate) fn ioctl_number(self, number: u32) {
+        let mut words = Words::<20>::new();
+        words.u32(0).u32(0).u64(0).u32(number);
+        self.bytes(&words.bytes());
+    }
+
     /// Answers an ioctl without data.
     pub(crate) fn ioctl(self, result: i32) {
         let mut words = Words::<16>::new();

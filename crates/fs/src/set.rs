@@ -1,0 +1,180 @@
+//! Sets of pages by SHARE (share §7.9): pages of several files change together on a file system that does not journal data.
+//!
+//! Place in the data flow: [`Fs::write_set`](crate::vfs::Fs::write_set) of a format whose disk has SHARE comes here.
+//!
+//! ```text
+//!  1. pages without a block of their own get one, with what they show now; a file that grows gets its length; fsync
+//!  2. the new contents are written to a file without a name
+//!  3. one SHARE: blocks of the pages ← blocks of that file.   No metadata change, so there is nothing that a power cut could tear.
+//! ```
+//!
+//! Invariants:
+//! 1. When the SHARE is submitted, the durable metadata lead to the blocks that it changes.
+//! 2. What a set needs is reserved before anything changes.
+//!
+//! Deliberately absent: growth as a part of the set. A power cut may show a file with its new length and zeros behind the old end.
+
+use crate::engine::{Engine, Nodes};
+use crate::port::{BLOCK_BYTES, bytes_of};
+use crate::vfs::{
+    DirtyPage, Errno, Fs, Ino, Kind, NewAcls, NewNode, RwLock, SetPart, SyncKind, Timestamp, WriteCause,
+};
+use flashweir_core::Payload;
+use std::cell::Cell;
+
+type Result<T> = std::result::Result<T, Errno>;
+type Number<E> = <<E as Engine>::State as Nodes>::Number;
+
+const PAGE: u64 = BLOCK_BYTES as u64;
+/// How often the pages of a set are given homes before the caller is told to try again: cleaning may move them each time.
+const TRIES: u32 = 64;
+
+/// The file without a name, and who uses it. It is made for the first set and goes at unmount, or by recovery.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    lock: RwLock,
+    ino: Cell<Option<Ino>>,
+}
+
+/// A format whose pages can take over blocks.
+pub(crate) trait Homes: Engine {
+    fn scratch(&self) -> &Scratch;
+    /// Most pages of one SHARE.
+    fn share_max(&self) -> u64;
+    /// Whether a page has a block of its own that may be overwritten.
+    async fn has_home(&self, ino: Number<Self>, index: u64) -> Result<bool>;
+    /// Whether the durable metadata lead to the blocks of a file's pages.
+    async fn is_settled(&self, ino: Number<Self>) -> Result<bool>;
+    /// Gives the contents of the first pages of `scratch` to the blocks of these pages, all at once. Returns false, and nothing has
+    /// changed, if a page has no block now that may be overwritten, or a file is not settled.
+    async fn share_over(&self, scratch: Number<Self>, homes: &[(Number<Self>, u64)]) -> Result<bool>;
+}
+
+impl Scratch {
+    /// Gives the file up, before an unmount.
+    pub(crate) async fn end<E: Engine>(&self, fs: &E) -> Result<()> {
+        match self.ino.take() {
+            Some(ino) => Fs::release(fs, ino).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn number<E: Engine>(&self, fs: &E, now: Timestamp) -> Result<Number<E>> {
+        let ino = match self.ino.get() {
+            Some(ino) => ino,
+            None => {
+                let acls = NewAcls::default();
+                let node = NewNode { kind: Kind::File, mode: 0o600, uid: 0, gid: 0, now, acls };
+                let made = Fs::create_nameless(fs, Fs::root(fs), &node).await?.ino;
+                self.ino.set(Some(made));
+                made
+            }
+        };
+        E::State::number(ino)
+    }
+}
+
+/// Writes a set; see the module. Completes when the device has answered.
+pub(crate) async fn write<E: Homes>(fs: &E, parts: &[SetPart]) -> Result<()> {
+    let contents: Vec<DirtyPage> = (0..)
+        .zip(parts.iter().flat_map(|part| &part.pages))
+        .map(|(index, page)| DirtyPage { index, payload: page.payload.clone() })
+        .collect();
+    let count = contents.len() as u64;
+    if count > fs.share_max() {
+        return Err(Errno::EFBIG);
+    }
+    let _alone = fs.scratch().lock.alone().await;
+    let now = parts.iter().filter_map(|part| part.changed).max().unwrap_or_default();
+    let mut homes = Vec::new();
+    for part in parts {
+        let ino = E::State::number(part.ino)?;
+        homes.extend(part.pages.iter().map(|page| (ino, page.index)));
+    }
+    let scratch = match count {
+        0 => None,
+        _ => Some(fs.scratch().number(fs, now).await?),
+    };
+    if let Some(scratch) = scratch {
+        Engine::reserve(fs, scratch, (0, count * PAGE)).await?;
+    }
+    let homeless = homeless(fs, &homes).await?;
+    for &(ino, index) in &homeless {
+        Engine::reserve(fs, ino, (index * PAGE, (index + 1) * PAGE)).await?;
+    }
+    if let Some(scratch) = scratch {
+        Engine::write_pages(fs, scratch, &contents, WriteCause::Direct).await?;
+        Engine::wrote(fs, scratch, count * PAGE, now);
+    }
+    for part in parts {
+        grow(fs, part).await?;
+    }
+    settle(fs, parts, &homeless).await?;
+    for _ in 0..TRIES {
+        let Some(scratch) = scratch else { break };
+        if fs.share_over(scratch, &homes).await? {
+            return note(fs, parts);
+        }
+        // Cleaning has moved a page since.
+        let homeless = self::homeless(fs, &homes).await?;
+        settle(fs, parts, &homeless).await?;
+    }
+    if scratch.is_some() { Err(Errno::EBUSY) } else { note(fs, parts) }
+}
+
+fn note<E: Engine>(fs: &E, parts: &[SetPart]) -> Result<()> {
+    for part in parts {
+        if let Some(changed) = part.changed {
+            Engine::wrote(fs, E::State::number(part.ino)?, part.end, changed);
+        }
+    }
+    Ok(())
+}
+
+/// Pages without a block that may be overwritten.
+async fn homeless<E: Homes>(fs: &E, homes: &[(Number<E>, u64)]) -> Result<Vec<(Number<E>, u64)>> {
+    let mut without = Vec::new();
+    for &(ino, index) in homes {
+        if !fs.has_home(ino, index).await? {
+            without.push((ino, index));
+        }
+    }
+    Ok(without)
+}
+
+/// Gives a file that becomes longer its length. Bytes behind the old end, which a power cut can have left there, become zeros before.
+async fn grow<E: Engine>(fs: &E, part: &SetPart) -> Result<()> {
+    let size = Fs::getattr(fs, part.ino).await?.size;
+    if part.end <= size {
+        return Ok(());
+    }
+    let ino = E::State::number(part.ino)?;
+    if !size.is_multiple_of(PAGE) {
+        let (index, tail) = (size / PAGE, (size % PAGE) as usize);
+        let mut pages = [Payload::Zero];
+        Engine::read_pages(fs, ino, index, &mut pages).await?;
+        let mut bytes = bytes_of(&pages[0]).to_vec();
+        bytes[tail..].fill(0);
+        let page = DirtyPage { index, payload: Payload::Bytes(bytes.into()) };
+        Engine::reserve(fs, ino, (index * PAGE, size)).await?;
+        Engine::write_pages(fs, ino, &[page], WriteCause::Sync).await?;
+    }
+    Engine::resize(fs, ino, part.end).await
+}
+
+/// Writes what pages without a block show now, and makes durable how the blocks of a set are found, and the lengths.
+async fn settle<E: Homes>(fs: &E, parts: &[SetPart], homeless: &[(Number<E>, u64)]) -> Result<()> {
+    for &(ino, index) in homeless {
+        let mut pages = [Payload::Zero];
+        Engine::read_pages(fs, ino, index, &mut pages).await?;
+        let [payload] = pages;
+        Engine::write_pages(fs, ino, &[DirtyPage { index, payload }], WriteCause::Sync).await?;
+    }
+    for part in parts {
+        let ino = E::State::number(part.ino)?;
+        if !fs.is_settled(ino).await? {
+            Engine::fsync(fs, ino, SyncKind::Data).await?;
+        }
+    }
+    Ok(())
+}
