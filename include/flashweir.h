@@ -59,7 +59,8 @@ static inline int fdatabarrier(int fd)
 	return flashweir_order(fd, FLASHWEIR_IOC_FDATABARRIER);
 }
 
-/* Atomic files, on ext4 with --journal-mode journal (EOPNOTSUPP elsewhere, and under `weir check`).
+/* Atomic files, on ext4 with --journal-mode journal and where the device has SHARE (EOPNOTSUPP elsewhere, and under
+ * `weir check`).
  *
  * fatomic(fd): what is written to the file, by whatever process, is withheld from here on, until fd is closed and
  * nothing is withheld any more: a power cut shows all of what was written since the last sync of the file, or nothing
@@ -77,7 +78,7 @@ static inline int fabort(int fd)
 }
 
 /* Releases what is withheld of all these files, and makes it durable: after a power cut all of it is there, or nothing.
- * EFBIG: the set is larger than a quarter of the journal. ENOSPC: there is no room for it. In both cases nothing has
+ * EFBIG: the set is larger than a quarter of the journal, or than one SHARE. ENOSPC: there is no room for it. In both cases nothing has
  * changed, and all of it is still withheld. EINVAL: a file is not atomic, or there are more than FLASHWEIR_SET_MAX.
  * EXDEV: they are on different mounts. */
 static inline int fsyncv(const int *fds, unsigned int count)

@@ -37,21 +37,22 @@ const FAMILIES: [(&str, [u64; 2]); 10] = [
 const EVIDENCE: u64 = 12;
 
 /// Options of a command for each pair and device; F2FS, which has two ways to flush, has both on all but the simulated device. F2FS uses
-/// SHARE in cleaning only.
+/// SHARE in cleaning, copies and sets only.
 fn pairs(times: u64, states_each: u64) -> Vec<String> {
     let mut all = Vec::new();
     for format in FORMATS {
         for (family, counts) in FAMILIES {
             let is_shared = format.starts_with("f2fs-ssc") || format == "ext4-soj";
-            if format.starts_with("f2fs-ssc") && !["cleaning", "copies"].contains(&family) {
+            if format.starts_with("f2fs-ssc") && !["cleaning", "copies", "sets"].contains(&family) {
                 continue;
             }
             // Without SHARE a copy is a write of what was read.
             if family == "copies" && !is_shared {
                 continue;
             }
-            // Atomic files take a file system that journals data.
-            if family == "sets" && !(format == "ext4-journal" || format.starts_with("ext4-sdj")) {
+            // Atomic files take a file system that journals data, or SHARE.
+            if family == "sets" && !(format == "ext4-journal" || format.starts_with("ext4-sdj") || is_shared)
+            {
                 continue;
             }
             for on in DEVICES {
