@@ -1,5 +1,10 @@
 #!/usr/bin/env bash
 # MariaDB on a mount whose power is cut, under sysbench: transactions that a client was told of are there, and the tables are whole.
+#
+# ATOMIC=1: on a device with SHARE, where each write of a page is all or nothing, so that MariaDB does without its doublewrite buffer.
+# It looks for a file /dev/fcta; while the script runs there is one, empty.
+
+if [ -n "${ATOMIC:-}" ]; then OPTIONS=${OPTIONS:---speed max --device share-960evo}; fi
 
 . "$(dirname "$0")/mount.sh"
 
@@ -10,9 +15,15 @@ NEXT=1
 SIZE=2GiB # tables and logs
 
 server() {
+    local atomic=
+    if [ -n "${ATOMIC:-}" ]; then
+        [ -e /dev/fcta ] || { touch /dev/fcta && FCTA=made; }
+        # Pages are written all the time, so that cuts find some under way.
+        atomic=--innodb-max-dirty-pages-pct=0
+    fi
     mariadbd --no-defaults --user=root --datadir="$DATA" --socket="$SOCKET" --skip-networking --skip-grant-tables \
         --innodb-flush-log-at-trx-commit=1 --innodb-buffer-pool-size=64M --innodb-log-file-size=16M --sync-binlog=1 \
-        --pid-file="$WORK/pid" --tmpdir="$WORK" > "$WORK/mariadb.log" 2>&1 &
+        --pid-file="$WORK/pid" --tmpdir="$WORK" $atomic > "$WORK/mariadb.log" 2>&1 &
     DAEMON=$!
     for _ in $(seq 600); do
         mariadb --no-defaults --socket="$SOCKET" -e 'select 1' > /dev/null 2>&1 && return
@@ -23,6 +34,7 @@ server() {
 }
 
 stop() {
+    [ -z "${FCTA:-}" ] || rm -f /dev/fcta
     [ -n "$DAEMON" ] || return 0
     kill "$DAEMON" 2> /dev/null || true
     wait "$DAEMON" 2> /dev/null || true
@@ -54,6 +66,13 @@ begin() {
         echo "insert into sbtest.said values($id, repeat('x', $((id % 2000)))); select $id;"
     done | mariadb --no-defaults --socket="$SOCKET" --batch --skip-column-names --unbuffered > "$WORK/said" 2> /dev/null &
     LOAD=$!
+}
+
+before_cut() {
+    local written
+    [ -n "${ATOMIC:-}" ] || return 0
+    written=$(ask -e "show global status like 'Innodb_dblwr_pages_written'" | cut -f2)
+    [ "$written" -eq 0 ] || die "MariaDB wrote $written pages to its doublewrite buffer"
 }
 
 check() {

@@ -55,7 +55,7 @@ const ALL: [Judge; 19] = [
     ("batch-atomic", "SQLite without a rollback journal, where it can be, under power cuts", batch::judge),
     (
         "databases",
-        "sqlite3, MariaDB under sysbench and RocksDB have after cuts what they acknowledged",
+        "sqlite3, MariaDB with and without doublewrite, and RocksDB have after cuts what they acknowledged",
         databases,
     ),
     ("check", "weir check finds the sync that an example lacks, and nothing where it is", check::judge),
@@ -386,6 +386,7 @@ fn databases(place: &Place) -> Finding {
             ("sqlite3", "delete"),
             ("sqlite3", "persist"),
             ("mariadb", ""),
+            ("mariadb", "none"),
             ("rocksdb", ""),
         ] {
             let script =
@@ -394,6 +395,7 @@ fn databases(place: &Place) -> Finding {
                 setting("WEIR", &built("weir")),
                 setting("FORMAT", format),
                 setting("JOURNAL", journal),
+                setting("ATOMIC", if journal == "none" { "1" } else { "" }),
                 setting("CUTS", &DATABASE_CUTS.to_string()),
                 setting("SEED", &(place.seed() % 1_000_000 + runs).to_string()),
                 setting("TMPDIR", &place.dir().display().to_string()),

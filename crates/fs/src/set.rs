@@ -1,6 +1,6 @@
 //! Sets of pages by SHARE (share §7.9): pages of several files change together on a file system that does not journal data.
 //!
-//! Place in the data flow: [`Fs::write_set`](crate::vfs::Fs::write_set) of a format whose disk has SHARE comes here.
+//! Place in the data flow: [`Fs::write_set`] of a format whose disk has SHARE comes here.
 //!
 //! ```text
 //!  1. pages without a block of their own get one, with what they show now; a file that grows gets its length; fsync
