@@ -655,9 +655,9 @@ impl<F: Fs> Front<F> {
             _ => return reply.error(Errno::NOTTY),
         };
         let teller = self.teller.clone();
-        // Programs that know nothing of us do not make the kernel hand on what it keeps.
-        let hands_on =
-            self.writes_back && matches!(wish, Wish::Commit | Wish::Atomic(Until::Commit | Until::Written));
+        // Programs that know nothing of us do not make the kernel hand on what it keeps; after an abort that would be written.
+        let hands_on = self.writes_back
+            && matches!(wish, Wish::Commit | Wish::Abort | Wish::Atomic(Until::Commit | Until::Written));
         let job = Self::job(reply, move |table, reply| async move {
             let is_abort = matches!(wish, Wish::Abort);
             let result = match wish {

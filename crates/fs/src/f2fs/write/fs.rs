@@ -867,8 +867,8 @@ impl Engine for F2fs {
     }
 
     async fn unmount(&self) -> Result<()> {
-        self.scratch.end(self).await?;
-        self.checkpoint_of(Scope::Unmount).await
+        let released = self.scratch.end(self).await;
+        released.and(self.checkpoint_of(Scope::Unmount).await)
     }
 
     async fn background(&self, now: Timestamp) -> Option<Duration> {
