@@ -685,9 +685,12 @@ impl<F: Fs> Table<F> {
             let _ = direct.close().await;
         }
         if let Some((file, until)) = open.atomic.into_inner() {
-            if until == Until::Commit {
-                let _ = file.abort().await;
-            }
+            // What others changed in a file whose writes are sets of their own.
+            let _ = match until {
+                Until::Commit => file.abort().await,
+                Until::Written => file.release().await,
+                Until::Close => Ok(()),
+            };
             if let Some(file) = Rc::into_inner(file) {
                 let _ = file.close().await;
             }
@@ -838,14 +841,13 @@ impl<F: Fs> Table<F> {
         }
     }
 
-    /// A write has ended that is a set of its own; if it fails, nothing was written.
+    /// A change has ended that is a set of its own. If it is refused it stays withheld, and goes with the next one: beside it there may be
+    /// what another thread wrote.
     async fn end_write(&self, open: &Open<F>) -> Result<()> {
-        let Some(file) = open.atomic() else { return Ok(()) };
-        let released = file.release().await;
-        if released.is_err() {
-            file.abort().await?;
+        match open.atomic() {
+            Some(file) => file.release().await,
+            None => Ok(()),
         }
-        released
     }
 
     /// syncv of the files with these numbers, each of which a program has open as atomic.
@@ -878,6 +880,9 @@ impl<F: Fs> Table<F> {
             (Call::Allocate { ino: open.file.ino(), offset, len, room }, shown)
         };
         self.noted(room.make(&open.file, offset, len), call).await?;
+        if matches!(&*open.atomic.borrow(), Some((_, Until::Written))) {
+            self.end_write(&open).await?;
+        }
         Ok(self.stale_after(open.number, None, ended_set_id))
     }
 
