@@ -246,17 +246,23 @@ fn file_cuts_keep_sets_whole() {
         (Format::EXT4_SDJ, On::Late, 12),
         (Format::EXT4_SDJ_DUAL, On::Late, 12),
         (Format::EXT4_SDJ_DUAL, On::Device, 3),
+        (Format::EXT4_SOJ, On::Late, 8),
+        (Format::F2FS_SSC, On::Late, 8),
+        (Format::F2FS_SSC_DUAL, On::Late, 8),
     ] {
         finds_nothing(format, on, (Sequences::Sets, count), 40);
     }
     for format in [Format::EXT4_SDJ, Format::EXT4_SDJ_DUAL] {
         is_found_out(format, "left-out-of-set", (Sequences::Sets, 40));
     }
-    let refused = FileCrashConfig { format: Format::EXT4_SOJ, ..config(Sequences::Sets, 1) };
+    let refused = FileCrashConfig { format: Format::EXT4, ..config(Sequences::Sets, 1) };
     let refused = explore(&refused, None, |_| true).unwrap_err();
     assert_eq!(
         refused,
-        "sets on ext4-soj: expected a file system that journals data: ext4-journal, ext4-sdj, ext4-sdj-dual"
+        concat!(
+            "sets on ext4: expected a file system that journals data or has SHARE: ",
+            "ext4-journal, ext4-soj, ext4-sdj, ext4-sdj-dual, f2fs-ssc, f2fs-ssc-dual"
+        )
     );
 }
 
