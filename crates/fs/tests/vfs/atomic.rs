@@ -1,11 +1,10 @@
-//! Atomic files on ext4 with journalled data (share §7): what others see of withheld writes, and what a power cut leaves.
+//! Atomic files on ext4 with journalled data (share §7): what others see of withheld writes. What a power cut leaves is in `sets`.
 
 use crate::bed::{Bed, cache_of};
-use crate::disk::Disk;
 use flashweir_core::{Duration, RandomStream};
-use flashweir_fs::ext4::{CommitMode, Ext4, Ext4Options, Journaling, Options, PlantedBug, check, mkfs};
+use flashweir_fs::ext4::{Ext4, Ext4Options, Journaling, Options, check, mkfs};
 use flashweir_fs::memfs::MemFs;
-use flashweir_fs::port::{Block, BlockPort, Image, Write, block_on};
+use flashweir_fs::port::{Image, block_on};
 use flashweir_fs::vfs::*;
 use std::rc::Rc;
 
@@ -396,132 +395,4 @@ pub(crate) async fn change<F: Fs>(
         }
     }
     false
-}
-
-#[test]
-fn readers_see_what_was_written_and_an_unmount_keeps_what_was_synced() {
-    for seed in 0..12 {
-        let image = volume(64);
-        let mut models = vec![Model::default(); 3];
-        for round in 0..3 {
-            let fs = block_on(Ext4::mount_with(Rc::clone(&image) as _, options())).unwrap();
-            let pages = if seed % 2 == 0 { 2000 } else { 100 };
-            let mut bed =
-                Bed::mount(MountOptions { cache: cache_of(pages), ..MountOptions::default() }, |_| fs);
-            let vfs = bed.vfs.clone();
-            let mut random = RandomStream::new(seed, &format!("atomic files, round {round}"));
-            models = bed.run(async move {
-                let mut files = Vec::new();
-                for (name, model) in NAMES.iter().zip(&mut models) {
-                    files.push(open(&vfs, name).await);
-                    model.seen.clone_from(&model.below);
-                }
-                for step in 0..150 {
-                    change(&vfs, &files, &mut models, &mut random, true).await;
-                    for (file, model) in files.iter().zip(&models) {
-                        let what = format!("seed {seed}, round {round}, step {step}");
-                        assert!(contents(file).await == model.seen, "{what}");
-                        assert_eq!(below(&vfs, file).await, model.below.len() as u64, "{what}");
-                    }
-                }
-                for file in files {
-                    file.close().await.unwrap();
-                }
-                vfs.unmount().await.unwrap();
-                models
-            });
-            let report = block_on(check(Rc::clone(&image) as _)).unwrap();
-            assert_eq!(report.problems, []);
-        }
-        // On a new mount they are as they were synced.
-        let mut bed = mounted(&image);
-        let vfs = bed.vfs.clone();
-        bed.run(async move {
-            for (name, model) in NAMES.iter().zip(&models) {
-                let file = plain(&vfs, name).await;
-                assert!(contents(&file).await == model.below, "seed {seed}: {name}");
-                file.close().await.unwrap();
-            }
-            vfs.unmount().await.unwrap();
-        });
-    }
-}
-
-/// Cuts the power after each of the requests of some syncs, in order, and returns whether each time the three files are as one sync
-/// left them.
-fn cuts_leave_whole_sets(commit_mode: CommitMode, planted: Option<PlantedBug>) -> bool {
-    let disk = Disk::new(volume(32));
-    let options = Ext4Options { commit_mode, planted, ..options() };
-    let mut bed = disk.bed(block_on(Ext4::mount_with(Rc::clone(&disk) as _, options)).unwrap(), false);
-    let (vfs, log) = (bed.vfs.clone(), Rc::clone(&disk));
-    // After so many requests a sync has returned, with the files like this.
-    let synced: Vec<(usize, Vec<Vec<u8>>)> = bed.run(async move {
-        let mut files = Vec::new();
-        for name in NAMES {
-            files.push(open(&vfs, name).await);
-        }
-        vfs.sync_all().await.unwrap();
-        let mut models = vec![Model::default(); 3];
-        let mut synced = vec![(log.requests.borrow().len(), vec![Vec::new(); 3])];
-        let mut random = RandomStream::new(4, "sets under cuts");
-        let other = plain(&vfs, "/other").await;
-        for number in 0..250 {
-            let has_synced = change(&vfs, &files, &mut models, &mut random, false).await;
-            if number % 5 == 0 {
-                put(&other, 0, &[number as u8; 100]).await;
-                other.sync(SyncKind::All).await.unwrap();
-            }
-            if has_synced {
-                let below = models.iter().map(|model| model.below.clone()).collect();
-                synced.push((log.requests.borrow().len(), below));
-            }
-        }
-        std::mem::forget((files, other));
-        synced
-    });
-    let requests = disk.requests.take();
-    assert!(synced.len() > 30 && requests.len() > 200, "{} syncs, {} requests", synced.len(), requests.len());
-    let image = volume(32);
-    for (at, request) in requests.iter().enumerate() {
-        block_on(image.submit(request.clone()).completed()).unwrap();
-        if at < synced[0].0 {
-            continue;
-        }
-        let after = copy(&image);
-        let mut bed = mounted(&after);
-        let vfs = bed.vfs.clone();
-        let found = bed.run(async move {
-            let mut found = Vec::new();
-            for name in NAMES {
-                let file = plain(&vfs, name).await;
-                found.push(contents(&file).await);
-                std::mem::forget(file);
-            }
-            found
-        });
-        // The sync before the cut, or the one within which it lies.
-        let before = synced.iter().rposition(|(end, _)| *end <= at + 1).unwrap();
-        let mut allowed = synced[before..].iter().take(2);
-        if !allowed.any(|(_, below)| *below == found) {
-            return false;
-        }
-    }
-    true
-}
-
-fn copy(image: &Rc<Image>) -> Rc<Image> {
-    let copy = Rc::new(Image::in_memory(32 << 8));
-    for block in (0..32 << 8).map(Block) {
-        let content = block_on(image.read(block, 1).completed()).unwrap();
-        block_on(copy.write(Write::new(block, content.into_vec())).completed()).unwrap();
-    }
-    copy
-}
-
-#[test]
-fn a_cut_leaves_whole_sets() {
-    for mode in [CommitMode::Legacy, CommitMode::DualMode] {
-        assert!(cuts_leave_whole_sets(mode, None), "{mode:?}");
-        assert!(!cuts_leave_whole_sets(mode, Some(PlantedBug::LeftOutOfSet)), "{mode:?}");
-    }
 }

@@ -1,35 +1,73 @@
-//! Atomic files on file systems that do not journal data (share §7.9): sets by SHARE, from the vfs down to what a power cut leaves.
+//! Atomic files on every format that has sets (share §7): by the journal, and by SHARE (share §7.9). From what readers see down to what a
+//! power cut leaves.
 
 use crate::atomic::{Model, NAMES, change, contents, open, plain, put};
 use crate::bed::{Bed, cache_of};
 use crate::disk::Disk;
 use flashweir_core::RandomStream;
-use flashweir_fs::ext4::{self, Ext4};
+use flashweir_fs::ext4::{self, Ext4, Ext4Options, Journaling, PlantedBug};
 use flashweir_fs::f2fs::{self, F2fs, F2fsOptions};
 use flashweir_fs::order::CommitMode;
 use flashweir_fs::port::{Block, BlockPort, Image, Request, Write, block_on};
 use flashweir_fs::vfs::*;
 use std::rc::Rc;
 
-const BLOCKS: u64 = 64 << 8;
-
 /// A format under test.
 trait Format {
     type Mounted: Fs + 'static;
-    fn made() -> Rc<Image>;
+    /// Whether a file may become longer before its set is written.
+    const GROWS_FIRST: bool;
+    fn made(blocks: u64) -> Rc<Image>;
     fn mounted(&self, disk: Rc<dyn BlockPort>) -> Self::Mounted;
     fn problems(disk: Rc<dyn BlockPort>) -> Vec<String>;
 }
 
+fn made_ext4(blocks: u64) -> Rc<Image> {
+    let image = Rc::new(Image::in_memory(blocks));
+    block_on(ext4::mkfs(&*image, &ext4::Options::new(blocks))).unwrap();
+    image
+}
+
+fn problems_of_ext4(disk: Rc<dyn BlockPort>) -> Vec<String> {
+    block_on(ext4::check(disk)).unwrap().problems.iter().map(ToString::to_string).collect()
+}
+
+/// ext4 that journals data.
+#[derive(Clone, Copy, Debug, Default)]
+struct Journalled {
+    commit_mode: CommitMode,
+    planted: Option<PlantedBug>,
+}
+
+impl Format for Journalled {
+    type Mounted = Ext4;
+    const GROWS_FIRST: bool = false;
+
+    fn made(blocks: u64) -> Rc<Image> {
+        made_ext4(blocks)
+    }
+
+    fn mounted(&self, disk: Rc<dyn BlockPort>) -> Ext4 {
+        let Self { commit_mode, planted } = *self;
+        let options =
+            Ext4Options { journaling: Journaling::Journal, commit_mode, planted, ..Ext4Options::default() };
+        block_on(Ext4::mount_with(disk, options)).unwrap()
+    }
+
+    fn problems(disk: Rc<dyn BlockPort>) -> Vec<String> {
+        problems_of_ext4(disk)
+    }
+}
+
+/// ext4 with ordered data.
 struct Soj;
 
 impl Format for Soj {
     type Mounted = Ext4;
+    const GROWS_FIRST: bool = true;
 
-    fn made() -> Rc<Image> {
-        let image = Rc::new(Image::in_memory(BLOCKS));
-        block_on(ext4::mkfs(&*image, &ext4::Options::new(BLOCKS))).unwrap();
-        image
+    fn made(blocks: u64) -> Rc<Image> {
+        made_ext4(blocks)
     }
 
     fn mounted(&self, disk: Rc<dyn BlockPort>) -> Ext4 {
@@ -37,7 +75,7 @@ impl Format for Soj {
     }
 
     fn problems(disk: Rc<dyn BlockPort>) -> Vec<String> {
-        block_on(ext4::check(disk)).unwrap().problems.iter().map(ToString::to_string).collect()
+        problems_of_ext4(disk)
     }
 }
 
@@ -45,10 +83,11 @@ struct Ssc(CommitMode);
 
 impl Format for Ssc {
     type Mounted = F2fs;
+    const GROWS_FIRST: bool = true;
 
-    fn made() -> Rc<Image> {
-        let image = Rc::new(Image::in_memory(BLOCKS));
-        block_on(f2fs::mkfs(&*image, &f2fs::Options::new(BLOCKS))).unwrap();
+    fn made(blocks: u64) -> Rc<Image> {
+        let image = Rc::new(Image::in_memory(blocks));
+        block_on(f2fs::mkfs(&*image, &f2fs::Options::new(blocks))).unwrap();
         image
     }
 
@@ -62,16 +101,35 @@ impl Format for Ssc {
     }
 }
 
-fn readers_see_what_was_written<T: Format>(format: &T) {
-    for seed in 0..6 {
-        let image = T::made();
+fn bed<T: Format>(format: &T, disk: Rc<Image>, pages: u64) -> Bed<T::Mounted> {
+    let options = MountOptions { cache: cache_of(pages), ..MountOptions::default() };
+    Bed::mount(options, |_| format.mounted(disk))
+}
+
+/// What each of the three files shows on a new mount, which is not unmounted.
+fn shown<T: Format>(format: &T, disk: Rc<Image>) -> Vec<Vec<u8>> {
+    let mut bed = bed(format, disk, 2000);
+    let vfs = bed.vfs.clone();
+    bed.run(async move {
+        let mut shown = Vec::new();
+        for name in NAMES {
+            let file = plain(&vfs, name).await;
+            shown.push(contents(&file).await);
+            std::mem::forget(file);
+        }
+        shown
+    })
+}
+
+/// Readers see what was written, and an unmount keeps what was synced.
+fn readers_see_what_was_written<T: Format>(format: &T, seeds: u64) {
+    for seed in 0..seeds {
+        let image = T::made(64 << 8);
         let mut models = vec![Model::default(); 3];
         for round in 0..3 {
-            let pages = if seed % 2 == 0 { 2000 } else { 100 };
-            let options = MountOptions { cache: cache_of(pages), ..MountOptions::default() };
-            let mut bed = Bed::mount(options, |_| format.mounted(Rc::clone(&image) as _));
+            let mut bed = bed(format, Rc::clone(&image), if seed % 2 == 0 { 2000 } else { 100 });
             let vfs = bed.vfs.clone();
-            let mut random = RandomStream::new(seed, &format!("sets by SHARE, round {round}"));
+            let mut random = RandomStream::new(seed, &format!("atomic files, round {round}"));
             models = bed.run(async move {
                 let mut files = Vec::new();
                 for (name, model) in NAMES.iter().zip(&mut models) {
@@ -95,24 +153,17 @@ fn readers_see_what_was_written<T: Format>(format: &T) {
             });
             assert_eq!(T::problems(Rc::clone(&image) as _), Vec::<String>::new());
         }
-        let mut bed = Bed::mount(MountOptions::default(), |_| format.mounted(image as _));
-        let vfs = bed.vfs.clone();
-        bed.run(async move {
-            for (name, model) in NAMES.iter().zip(&models) {
-                let file = plain(&vfs, name).await;
-                assert!(contents(&file).await == model.below, "seed {seed}: {name}");
-                file.close().await.unwrap();
-            }
-            vfs.unmount().await.unwrap();
-        });
+        let synced: Vec<Vec<u8>> = models.into_iter().map(|model| model.below).collect();
+        assert!(shown(format, image) == synced, "seed {seed}");
     }
 }
 
 #[test]
 fn readers_see_what_was_written_on_every_format() {
-    readers_see_what_was_written(&Soj);
-    readers_see_what_was_written(&Ssc(CommitMode::Legacy));
-    readers_see_what_was_written(&Ssc(CommitMode::DualMode));
+    readers_see_what_was_written(&Journalled::default(), 12);
+    readers_see_what_was_written(&Soj, 6);
+    readers_see_what_was_written(&Ssc(CommitMode::Legacy), 6);
+    readers_see_what_was_written(&Ssc(CommitMode::DualMode), 6);
 }
 
 /// What a file may show instead of `older`, while it becomes `newer`: the new length, and zeros behind the old end.
@@ -121,11 +172,16 @@ fn is_older(found: &[u8], older: &[u8], newer: &[u8]) -> bool {
     head == older && tail.iter().all(|byte| *byte == 0) && found.len() <= older.len().max(newer.len())
 }
 
-/// Cuts the power after each request, in order; each time the three files are as one sync left them, but for their lengths.
-fn cuts_leave_whole_sets<T: Format>(format: &T) {
-    let disk = Disk::new(T::made());
+/// Cuts the power after each of the requests of more than `syncs` syncs, in order; the error says after which of them the three files are
+/// not as one sync left them, but for lengths that come first.
+fn cuts_leave_whole_sets<T: Format>(
+    format: &T,
+    (blocks, changes, syncs): (u64, u64, usize),
+) -> std::result::Result<(), String> {
+    let disk = Disk::new(T::made(blocks));
     let mut bed = disk.bed(format.mounted(Rc::clone(&disk) as _), false);
     let (vfs, log) = (bed.vfs.clone(), Rc::clone(&disk));
+    // After so many requests a sync has returned, with the files like this.
     let synced: Vec<(usize, Vec<Vec<u8>>)> = bed.run(async move {
         let mut files = Vec::new();
         for name in NAMES {
@@ -136,7 +192,7 @@ fn cuts_leave_whole_sets<T: Format>(format: &T) {
         let mut synced = vec![(log.requests.borrow().len(), vec![Vec::new(); 3])];
         let mut random = RandomStream::new(4, "sets under cuts");
         let other = plain(&vfs, "/other").await;
-        for number in 0..200 {
+        for number in 0..changes {
             let has_synced = change(&vfs, &files, &mut models, &mut random, false).await;
             if number % 5 == 0 {
                 put(&other, 0, &[number as u8; 100]).await;
@@ -152,36 +208,35 @@ fn cuts_leave_whole_sets<T: Format>(format: &T) {
     });
     let requests = disk.requests.take();
     let shares = requests.iter().filter(|request| matches!(request, Request::Share(_))).count();
-    assert!(synced.len() > 25 && shares > 15, "{} syncs, {shares} by SHARE", synced.len());
-    let image = T::made();
+    assert!(
+        synced.len() > syncs && requests.len() > 200,
+        "{} syncs, {} requests",
+        synced.len(),
+        requests.len()
+    );
+    assert!(!T::GROWS_FIRST || shares > 15, "{shares} by SHARE");
+    let image = T::made(blocks);
     for (at, request) in requests.iter().enumerate() {
         block_on(image.submit(request.clone()).completed()).unwrap();
         if at < synced[0].0 {
             continue;
         }
-        let options = MountOptions { cache: cache_of(2000), ..MountOptions::default() };
-        let mut bed = Bed::mount(options, |_| format.mounted(copy(&image) as _));
-        let vfs = bed.vfs.clone();
-        let found = bed.run(async move {
-            let mut found = Vec::new();
-            for name in NAMES {
-                let file = plain(&vfs, name).await;
-                found.push(contents(&file).await);
-                std::mem::forget(file);
-            }
-            found
-        });
+        let found = shown(format, copy(&image));
+        // The sync before the cut, or the one within which it lies.
         let before = synced.iter().rposition(|(end, _)| *end <= at + 1).unwrap();
         let older = &synced[before].1;
         let newer = synced.get(before + 1).map_or(older, |(_, newer)| newer);
-        let are_older = found.iter().zip(older.iter().zip(newer)).all(|(f, (o, n))| is_older(f, o, n));
-        assert!(are_older || found == *newer, "after request {at} of {}, {request:?}", requests.len());
+        let grown = || found.iter().zip(older.iter().zip(newer)).all(|(f, (o, n))| is_older(f, o, n));
+        if found != *older && found != *newer && !(T::GROWS_FIRST && grown()) {
+            return Err(format!("after request {at} of {}, {request:?}", requests.len()));
+        }
     }
+    Ok(())
 }
 
 fn copy(image: &Rc<Image>) -> Rc<Image> {
-    let copy = Rc::new(Image::in_memory(BLOCKS));
-    for block in (0..BLOCKS).map(Block) {
+    let copy = Rc::new(Image::in_memory(image.capacity_blocks()));
+    for block in (0..image.capacity_blocks()).map(Block) {
         let content = block_on(image.read(block, 1).completed()).unwrap();
         block_on(copy.write(Write::new(block, content.into_vec())).completed()).unwrap();
     }
@@ -189,8 +244,19 @@ fn copy(image: &Rc<Image>) -> Rc<Image> {
 }
 
 #[test]
-fn a_cut_leaves_whole_sets_on_every_format() {
-    cuts_leave_whole_sets(&Soj);
-    cuts_leave_whole_sets(&Ssc(CommitMode::Legacy));
-    cuts_leave_whole_sets(&Ssc(CommitMode::DualMode));
+fn a_cut_leaves_whole_sets_of_a_journal() {
+    for commit_mode in [CommitMode::Legacy, CommitMode::DualMode] {
+        let format = Journalled { commit_mode, planted: None };
+        assert_eq!(cuts_leave_whole_sets(&format, (32 << 8, 250, 30)), Ok(()), "{commit_mode:?}");
+        let format = Journalled { planted: Some(PlantedBug::LeftOutOfSet), ..format };
+        assert!(cuts_leave_whole_sets(&format, (32 << 8, 250, 30)).is_err(), "{commit_mode:?}");
+    }
+}
+
+#[test]
+fn a_cut_leaves_whole_sets_by_share() {
+    let size = (64 << 8, 200, 25);
+    assert_eq!(cuts_leave_whole_sets(&Soj, size), Ok(()));
+    assert_eq!(cuts_leave_whole_sets(&Ssc(CommitMode::Legacy), size), Ok(()));
+    assert_eq!(cuts_leave_whole_sets(&Ssc(CommitMode::DualMode), size), Ok(()));
 }
