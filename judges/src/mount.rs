@@ -22,7 +22,7 @@ use crate::judge::{Finding, Judge, Judges};
 use crate::place::Place;
 use crate::program::{Program, run as program, wait_until};
 use crate::tree::built;
-use mounted::{END, FORMATS, Mount, image, is_good, suite, synced};
+use mounted::{END, FORMATS, Mount, image, is_good, number_in, suite, synced};
 use std::fs::File;
 use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
@@ -256,7 +256,7 @@ fn barriers(place: &Place) -> Finding {
                 return Err(format!("{format}: the example saw no cut: {}", rounds.output().trim()));
             }
             let said = program(place, &[&example, "--check", &log, &page])?;
-            records += said.split(' ').find_map(|word| word.parse::<u64>().ok()).unwrap_or(0);
+            records += number_in(&said);
         }
         mount.unmount()?;
         is_good(place, format, &image)?;
@@ -355,7 +355,7 @@ fn atomic_files(place: &Place) -> Finding {
                 return Err(format!("{options}: the example saw no cut: {}", transfers.output().trim()));
             }
             let said = program(place, &[&example, "--check", &left, &right])?;
-            rounds += said.split(' ').find_map(|word| word.trim().parse::<u64>().ok()).unwrap_or(0);
+            rounds += number_in(&said);
         }
         mount.unmount()?;
         is_good(place, format, &image)?;

@@ -84,44 +84,39 @@ pub(crate) async fn write<E: Homes>(fs: &E, parts: &[SetPart]) -> Result<()> {
     if count > fs.share_max() {
         return Err(Errno::EFBIG);
     }
+    if count == 0 {
+        grow(fs, parts).await?;
+        settle(fs, parts, &[]).await?;
+        return note(fs, parts);
+    }
     let _alone = fs.scratch().lock.alone().await;
-    let now = parts.iter().filter_map(|part| part.changed).max().unwrap_or_default();
     let mut homes = Vec::new();
     for part in parts {
         let ino = E::State::number(part.ino)?;
         homes.extend(part.pages.iter().map(|page| (ino, page.index)));
     }
-    let scratch = match count {
-        0 => None,
-        _ => Some(fs.scratch().number(fs, now).await?),
-    };
-    if let Some(scratch) = scratch {
-        Engine::reserve(fs, scratch, (0, count * PAGE)).await?;
-    }
-    let homeless = homeless(fs, &homes).await?;
+    let now = parts.iter().filter_map(|part| part.changed).max().unwrap_or_default();
+    let scratch = fs.scratch().number(fs, now).await?;
+    Engine::reserve(fs, scratch, (0, count * PAGE)).await?;
+    let mut homeless = find_homeless(fs, &homes).await?;
     for &(ino, index) in &homeless {
         Engine::reserve(fs, ino, (index * PAGE, (index + 1) * PAGE)).await?;
     }
-    if let Some(scratch) = scratch {
-        Engine::write_pages(fs, scratch, &contents, WriteCause::Direct).await?;
-        Engine::wrote(fs, scratch, count * PAGE, now);
-    }
-    for part in parts {
-        grow(fs, part).await?;
-    }
-    settle(fs, parts, &homeless).await?;
+    Engine::write_pages(fs, scratch, &contents, WriteCause::Direct).await?;
+    Engine::wrote(fs, scratch, count * PAGE, now);
+    grow(fs, parts).await?;
     for _ in 0..TRIES {
-        let Some(scratch) = scratch else { break };
+        settle(fs, parts, &homeless).await?;
         if fs.share_over(scratch, &homes).await? {
             return note(fs, parts);
         }
         // Cleaning has moved a page since.
-        let homeless = self::homeless(fs, &homes).await?;
-        settle(fs, parts, &homeless).await?;
+        homeless = find_homeless(fs, &homes).await?;
     }
-    if scratch.is_some() { Err(Errno::EBUSY) } else { note(fs, parts) }
+    Err(Errno::EBUSY)
 }
 
+/// Notes the new lengths and times of a set that is written.
 fn note<E: Engine>(fs: &E, parts: &[SetPart]) -> Result<()> {
     for part in parts {
         if let Some(changed) = part.changed {
@@ -132,7 +127,7 @@ fn note<E: Engine>(fs: &E, parts: &[SetPart]) -> Result<()> {
 }
 
 /// Pages without a block that may be overwritten.
-async fn homeless<E: Homes>(fs: &E, homes: &[(Number<E>, u64)]) -> Result<Vec<(Number<E>, u64)>> {
+async fn find_homeless<E: Homes>(fs: &E, homes: &[(Number<E>, u64)]) -> Result<Vec<(Number<E>, u64)>> {
     let mut without = Vec::new();
     for &(ino, index) in homes {
         if !fs.has_home(ino, index).await? {
@@ -142,32 +137,38 @@ async fn homeless<E: Homes>(fs: &E, homes: &[(Number<E>, u64)]) -> Result<Vec<(N
     Ok(without)
 }
 
-/// Gives a file that becomes longer its length. Bytes behind the old end, which a power cut can have left there, become zeros before.
-async fn grow<E: Engine>(fs: &E, part: &SetPart) -> Result<()> {
-    let size = Fs::getattr(fs, part.ino).await?.size;
-    if part.end <= size {
-        return Ok(());
+/// Gives files that become longer their lengths. Bytes behind the old ends, which a power cut can have left there, become zeros before.
+async fn grow<E: Engine>(fs: &E, parts: &[SetPart]) -> Result<()> {
+    for part in parts {
+        let size = Fs::getattr(fs, part.ino).await?.size;
+        if part.end <= size {
+            continue;
+        }
+        let ino = E::State::number(part.ino)?;
+        if !size.is_multiple_of(PAGE) {
+            let (index, tail) = (size / PAGE, (size % PAGE) as usize);
+            let mut bytes = bytes_of(&read_page(fs, ino, index).await?).to_vec();
+            bytes[tail..].fill(0);
+            let page = DirtyPage { index, payload: Payload::Bytes(bytes.into()) };
+            Engine::reserve(fs, ino, (index * PAGE, size)).await?;
+            Engine::write_pages(fs, ino, &[page], WriteCause::Sync).await?;
+        }
+        Engine::resize(fs, ino, part.end).await?;
     }
-    let ino = E::State::number(part.ino)?;
-    if !size.is_multiple_of(PAGE) {
-        let (index, tail) = (size / PAGE, (size % PAGE) as usize);
-        let mut pages = [Payload::Zero];
-        Engine::read_pages(fs, ino, index, &mut pages).await?;
-        let mut bytes = bytes_of(&pages[0]).to_vec();
-        bytes[tail..].fill(0);
-        let page = DirtyPage { index, payload: Payload::Bytes(bytes.into()) };
-        Engine::reserve(fs, ino, (index * PAGE, size)).await?;
-        Engine::write_pages(fs, ino, &[page], WriteCause::Sync).await?;
-    }
-    Engine::resize(fs, ino, part.end).await
+    Ok(())
+}
+
+async fn read_page<E: Engine>(fs: &E, ino: Number<E>, index: u64) -> Result<Payload> {
+    let mut pages = [Payload::Zero];
+    Engine::read_pages(fs, ino, index, &mut pages).await?;
+    let [page] = pages;
+    Ok(page)
 }
 
 /// Writes what pages without a block show now, and makes durable how the blocks of a set are found, and the lengths.
 async fn settle<E: Homes>(fs: &E, parts: &[SetPart], homeless: &[(Number<E>, u64)]) -> Result<()> {
     for &(ino, index) in homeless {
-        let mut pages = [Payload::Zero];
-        Engine::read_pages(fs, ino, index, &mut pages).await?;
-        let [payload] = pages;
+        let payload = read_page(fs, ino, index).await?;
         Engine::write_pages(fs, ino, &[DirtyPage { index, payload }], WriteCause::Sync).await?;
     }
     for part in parts {

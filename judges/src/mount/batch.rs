@@ -1,7 +1,7 @@
 //! SQLite's batch-atomic writes: no rollback journal where the mount has sets, one for each transaction elsewhere, and whole
 //! transactions after power cuts.
 
-use super::mounted::{END, Mount, image, is_good};
+use super::mounted::{END, Mount, image, is_good, number_in};
 use crate::builds::cargo;
 use crate::judge::Finding;
 use crate::place::Place;
@@ -58,7 +58,7 @@ pub(super) fn judge(place: &Place) -> Finding {
                 return Err(format!("{format} {options}: SQLite saw no cut"));
             }
             let checked = program(place, &[&example, "--check", &database])?;
-            let round = checked.split(' ').find_map(|word| word.trim().parse::<u64>().ok()).unwrap_or(0);
+            let round = number_in(&checked);
             rounds += 100 * (1 + cut);
             if round < rounds_of(cut) {
                 return Err(format!(

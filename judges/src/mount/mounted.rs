@@ -88,6 +88,11 @@ pub(super) fn image(place: &Place, format: &str) -> Finding {
     Ok(image)
 }
 
+/// The first number in what a program said; 0 if there is none.
+pub(super) fn number_in(said: &str) -> u64 {
+    said.split_whitespace().find_map(|word| word.parse().ok()).unwrap_or(0)
+}
+
 /// Checks that neither our check nor that of the format finds anything.
 pub(super) fn is_good(place: &Place, format: &str, image: &str) -> Result<(), String> {
     program(place, &[&built("weir"), "fsck", image])?;

@@ -95,9 +95,14 @@ impl PageFtl {
         }
     }
 
-    /// After an operation on a device whose blocks may fail, or that makes copies for a SHARE: if a plane of the same station can neither
-    /// write nor make room, the copies are given up; without any, everything that waits for the plane fails, and the device takes no
-    /// more writes.
+    /// Whether a plane may be left without room: blocks may fail, or copies for a SHARE fill it.
+    #[inline]
+    pub(super) fn may_get_stuck(&self, cx: &Cx) -> bool {
+        cx.may_lose_blocks() || self.is_copying()
+    }
+
+    /// After an operation, where [`Self::may_get_stuck`]: if a plane of the same station can neither write nor make room, the copies are
+    /// given up; without any, everything that waits for the plane fails, and the device takes no more writes.
     pub(super) fn check_stuck(&mut self, cx: &mut Cx, plane: PlaneId) {
         let dynamic = cx.config.ftl.allocation == Allocation::Dynamic;
         let station = cx.geometry.station(plane).0;

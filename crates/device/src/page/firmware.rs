@@ -114,7 +114,7 @@ impl Firmware for PageFtl {
             Job::MapGcRead => self.map_gc_read_done(cx, &op),
             Job::MapErase => self.map_erase_done(cx, &op),
         }
-        if cx.may_lose_blocks() || self.is_copying() {
+        if self.may_get_stuck(cx) {
             match self.orders.is_used() {
                 // The failure of one plane may be what keeps another one stuck.
                 true => (0..cx.geometry.planes()).for_each(|plane| self.work.check_stuck(PlaneId(plane))),

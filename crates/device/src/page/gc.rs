@@ -42,7 +42,7 @@ impl PageFtl {
             // Programs that waited for the pace of this plane were not woken by anything else.
             cx.flash.machine.wake(cx.geometry.station(plane));
             cx.start(cx.geometry.station(plane), &mut self.space);
-            if cx.may_lose_blocks() || self.is_copying() {
+            if self.may_get_stuck(cx) {
                 self.work.check_stuck(plane);
             }
         }

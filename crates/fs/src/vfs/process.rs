@@ -2,6 +2,7 @@
 
 use super::attrs::SetTime;
 use super::file::{File, OpenFlags};
+use super::mount::InodeRef;
 use super::names::Make;
 use super::rights::{self, Wish};
 use super::state::Vfs;
@@ -82,13 +83,24 @@ impl<F: Fs> Vfs<F> {
         }
         self.check_atomic(flags)?;
         let inode = self.make_nameless(creds, dir, permissions, !flags.exclusive).await?;
+        self.opened(inode, Kind::File, flags, creds).await
+    }
+
+    /// The open file of an inode that is in use for it.
+    async fn opened(
+        &self,
+        inode: InodeRef<F>,
+        kind: Kind,
+        flags: OpenFlags,
+        creds: &Creds,
+    ) -> Result<File<F>> {
         if flags.atomic
             && let Err(errno) = self.begin_atomic(inode.rc()).await
         {
             let _ = self.end_use(inode).await;
             return Err(errno);
         }
-        Ok(File::new(inode, Kind::File, flags, creds.is_root()))
+        Ok(File::new(inode, kind, flags, creds.is_root()))
     }
 
     /// Opens an existing inode; rights are not checked for one that the caller has just created.
@@ -123,13 +135,7 @@ impl<F: Fs> Vfs<F> {
                 return Err(errno);
             }
         }
-        if flags.atomic
-            && let Err(errno) = self.begin_atomic(inode.rc()).await
-        {
-            let _ = self.end_use(inode).await;
-            return Err(errno);
-        }
-        Ok(File::new(inode, attr.kind, flags, creds.is_root()))
+        self.opened(inode, attr.kind, flags, creds).await
     }
 }
 

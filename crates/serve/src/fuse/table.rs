@@ -93,6 +93,16 @@ impl<F: Fs> Open<F> {
     fn atomic(&self) -> Option<Rc<File<F>>> {
         self.atomic.borrow().as_ref().map(|(file, _)| Rc::clone(file))
     }
+
+    /// Releases a change that is a set of its own. If it is refused it stays withheld, and goes with the next one: beside it there may be
+    /// what another thread wrote.
+    async fn end_change(&self) -> Result<()> {
+        let is_set = matches!(&*self.atomic.borrow(), Some((_, Until::Written)));
+        match self.atomic().filter(|_| is_set) {
+            Some(file) => file.release().await,
+            None => Ok(()),
+        }
+    }
 }
 
 /// What ends the withholding of a file.
@@ -733,8 +743,8 @@ impl<F: Fs> Table<F> {
             (Call::Write { ino, offset, bytes, direct: direct.is_some() }, shown)
         };
         let mut written = self.noted(file.pwrite(offset, Source::bytes(bytes)), call).await;
-        if written.is_ok() && matches!(&*open.atomic.borrow(), Some((_, Until::Written))) {
-            written = self.end_write(&open).await.and(written);
+        if written.is_ok() {
+            written = open.end_change().await.and(written);
         }
         let stale = match from {
             From::Pages => self.keeps_pages(open.number, true),
@@ -841,15 +851,6 @@ impl<F: Fs> Table<F> {
         }
     }
 
-    /// A change has ended that is a set of its own. If it is refused it stays withheld, and goes with the next one: beside it there may be
-    /// what another thread wrote.
-    async fn end_write(&self, open: &Open<F>) -> Result<()> {
-        match open.atomic() {
-            Some(file) => file.release().await,
-            None => Ok(()),
-        }
-    }
-
     /// syncv of the files with these numbers, each of which a program has open as atomic.
     pub(super) async fn sync_set(&self, numbers: &[NodeId], kind: SyncKind) -> Result<()> {
         let set: Vec<Rc<File<F>>> = {
@@ -880,9 +881,7 @@ impl<F: Fs> Table<F> {
             (Call::Allocate { ino: open.file.ino(), offset, len, room }, shown)
         };
         self.noted(room.make(&open.file, offset, len), call).await?;
-        if matches!(&*open.atomic.borrow(), Some((_, Until::Written))) {
-            self.end_write(&open).await?;
-        }
+        open.end_change().await?;
         Ok(self.stale_after(open.number, None, ended_set_id))
     }
 
