@@ -28,9 +28,10 @@ pub struct ModelPort {
     device: Rc<RefCell<ModelDevice>>,
     blocks: u64,
     mode: FlushMode,
+    share_blocks_max: u32,
 }
 
-/// Most blocks of one SHARE of a model device: few, so that file systems send several.
+/// Most blocks of one SHARE of a model device, unless it is told otherwise: few, so that file systems send several.
 const SHARE_BLOCKS_MAX: u32 = 8;
 
 impl fmt::Debug for ModelPort {
@@ -51,7 +52,12 @@ impl ModelPort {
     }
 
     fn on(device: ModelDevice, blocks: u64, mode: FlushMode) -> Self {
-        Self { device: Rc::new(RefCell::new(device)), blocks, mode }
+        Self { device: Rc::new(RefCell::new(device)), blocks, mode, share_blocks_max: SHARE_BLOCKS_MAX }
+    }
+
+    /// Sets the most blocks of one SHARE.
+    pub fn with_share_blocks_max(self, share_blocks_max: u32) -> Self {
+        Self { share_blocks_max, ..self }
     }
 
     /// Returns the log since the device woke up.
@@ -114,7 +120,7 @@ impl BlockPort for ModelPort {
     }
 
     fn share_blocks_max(&self) -> u32 {
-        if self.device.borrow().policy().atomic { SHARE_BLOCKS_MAX } else { 0 }
+        if self.device.borrow().policy().atomic { self.share_blocks_max } else { 0 }
     }
 
     fn submit(&self, request: Request) -> Ticket {

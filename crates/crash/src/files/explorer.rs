@@ -13,7 +13,7 @@
 use super::case::{Case, Counts, Effort, Fault, Found, On, Outside, caught, idempotent};
 use super::history::History;
 use super::mounting::Did;
-use super::ops::PlaceHash;
+use super::ops::{Op, PlaceHash};
 use super::sequence::Noted;
 use super::setup::BLOCKS;
 use super::tree::Tree;
@@ -49,10 +49,16 @@ pub struct Run {
     pub end: u32,
 }
 
+/// Most blocks of one SHARE for sequences with sets, each of which must fit in one: no sequence writes as many pages.
+const SET_BLOCKS_MAX: u32 = 256;
+
 /// Executes the sequence of a case on the model device, without a cut.
 pub fn run(case: &Case<'_>) -> Result<Run, Fault> {
     caught(|| {
         let mut port = case.base.port(case.mode);
+        if case.ops.0.iter().any(|op| matches!(op, Op::Atomic(_))) {
+            port = port.with_share_blocks_max(SET_BLOCKS_MAX);
+        }
         let noted = Noted::begin(case)?;
         let disk = port.clone();
         let is_late = case.on == On::Late;

@@ -14,6 +14,7 @@ use flashweir_crash::files::{
 };
 use flashweir_device::PlantedBug as DeviceBug;
 use flashweir_sim::stack::FlushMode;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 fn config(sequences: Sequences, count: u64) -> FileCrashConfig {
@@ -172,6 +173,7 @@ fn file_cuts_of_ext4_keep_versions_and_order() {
 /// Checkpoints of ext4 and cleaning of F2FS by SHARE keep the promises, on any device with that command and on ours.
 #[test]
 fn file_cuts_keep_promises_with_share() {
+    let mut shared_blocks = BTreeMap::new();
     for (format, on, sequences) in [
         (Format::EXT4_SOJ, On::Model, Sequences::Seq2),
         (Format::EXT4_SOJ, On::Late, Sequences::Reuse),
@@ -192,8 +194,11 @@ fn file_cuts_keep_promises_with_share() {
         let config = FileCrashConfig { format, on, effort, ..config(sequences, count) };
         let report = explore(&config, None, |_| true).unwrap();
         assert_eq!(report.violations, [], "{format:?} {on:?} {sequences:?}");
-        assert!(report.totals.recovered > 10 && report.totals.shared_blocks > 0, "{report:?}");
+        assert!(report.totals.recovered > 10, "{report:?}");
+        *shared_blocks.entry(<&str>::from(format)).or_insert(0) += report.totals.shared_blocks;
     }
+    // A single drawn sequence may be too short for a checkpoint.
+    assert!(shared_blocks.values().all(|&blocks| blocks > 0), "{shared_blocks:?}");
 }
 
 /// Two-sided: old data under new attributes can be seen where data are ordered, with SHARE or without, and cannot where they are
