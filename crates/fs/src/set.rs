@@ -10,7 +10,7 @@
 //!
 //! Invariants:
 //! 1. When the SHARE is submitted, the durable metadata lead to the blocks that it changes.
-//! 2. What a set needs is reserved before anything changes.
+//! 2. What a set needs is reserved before anything changes. A set that is refused gives it back, and the new lengths.
 //!
 //! Deliberately absent: growth as a part of the set. A power cut may show a file with its new length and zeros behind the old end.
 
@@ -41,6 +41,10 @@ pub(crate) trait Homes: Engine {
     fn scratch(&self) -> &Scratch;
     /// Most pages of one SHARE.
     fn share_max(&self) -> u64;
+    /// Reserves room for a page; returns whether it had none.
+    async fn take_room(&self, ino: Number<Self>, index: u64) -> Result<bool>;
+    /// Gives the room of a page back, unless it was written since.
+    async fn give_room_back(&self, ino: Number<Self>, index: u64) -> Result<()>;
     /// Whether a page has a block of its own that may be overwritten.
     async fn has_home(&self, ino: Number<Self>, index: u64) -> Result<bool>;
     /// Whether the durable metadata lead to the blocks of a file's pages.
@@ -76,20 +80,53 @@ impl Scratch {
 
 /// Writes a set; see the module. Completes when the device has answered.
 pub(crate) async fn write<E: Homes>(fs: &E, parts: &[SetPart]) -> Result<()> {
+    let count = parts.iter().map(|part| part.pages.len() as u64).sum::<u64>();
+    if count > fs.share_max() {
+        return Err(Errno::EFBIG);
+    }
+    let _alone = fs.scratch().lock.alone().await;
+    let mut undo = Undo { lengths: Vec::new(), rooms: Vec::new() };
+    let written = write_pages(fs, parts, &mut undo).await;
+    if written.is_err() {
+        undo.run(fs).await;
+    }
+    written
+}
+
+/// What a refused set gives back.
+struct Undo<E: Homes> {
+    /// Files that became longer, with their lengths of before.
+    lengths: Vec<(Number<E>, u64)>,
+    /// Pages for which room was reserved.
+    rooms: Vec<(Number<E>, u64)>,
+}
+
+impl<E: Homes> Undo<E> {
+    /// Errors have no receiver: the set has one already, and a volume that has failed keeps what it has.
+    async fn run(self, fs: &E) {
+        for (ino, index) in self.rooms {
+            let _ = fs.give_room_back(ino, index).await;
+        }
+        for (ino, length) in self.lengths {
+            let _ = Engine::resize(fs, ino, length).await;
+        }
+        if let Some(Ok(scratch)) = fs.scratch().ino.get().map(E::State::number) {
+            let _ = Engine::resize(fs, scratch, 0).await;
+        }
+    }
+}
+
+async fn write_pages<E: Homes>(fs: &E, parts: &[SetPart], undo: &mut Undo<E>) -> Result<()> {
     let contents: Vec<DirtyPage> = (0..)
         .zip(parts.iter().flat_map(|part| &part.pages))
         .map(|(index, page)| DirtyPage { index, payload: page.payload.clone() })
         .collect();
     let count = contents.len() as u64;
-    if count > fs.share_max() {
-        return Err(Errno::EFBIG);
-    }
     if count == 0 {
-        grow(fs, parts).await?;
+        grow(fs, parts, undo).await?;
         settle(fs, parts, &[]).await?;
         return note(fs, parts);
     }
-    let _alone = fs.scratch().lock.alone().await;
     let mut homes = Vec::new();
     for part in parts {
         let ino = E::State::number(part.ino)?;
@@ -100,11 +137,13 @@ pub(crate) async fn write<E: Homes>(fs: &E, parts: &[SetPart]) -> Result<()> {
     Engine::reserve(fs, scratch, (0, count * PAGE)).await?;
     let mut homeless = find_homeless(fs, &homes).await?;
     for &(ino, index) in &homeless {
-        Engine::reserve(fs, ino, (index * PAGE, (index + 1) * PAGE)).await?;
+        if fs.take_room(ino, index).await? {
+            undo.rooms.push((ino, index));
+        }
     }
     Engine::write_pages(fs, scratch, &contents, WriteCause::Direct).await?;
     Engine::wrote(fs, scratch, count * PAGE, now);
-    grow(fs, parts).await?;
+    grow(fs, parts, undo).await?;
     for _ in 0..TRIES {
         settle(fs, parts, &homeless).await?;
         if fs.share_over(scratch, &homes).await? {
@@ -138,7 +177,7 @@ async fn find_homeless<E: Homes>(fs: &E, homes: &[(Number<E>, u64)]) -> Result<V
 }
 
 /// Gives files that become longer their lengths. Bytes behind the old ends, which a power cut can have left there, become zeros before.
-async fn grow<E: Engine>(fs: &E, parts: &[SetPart]) -> Result<()> {
+async fn grow<E: Homes>(fs: &E, parts: &[SetPart], undo: &mut Undo<E>) -> Result<()> {
     for part in parts {
         let size = Fs::getattr(fs, part.ino).await?.size;
         if part.end <= size {
@@ -153,6 +192,7 @@ async fn grow<E: Engine>(fs: &E, parts: &[SetPart]) -> Result<()> {
             Engine::reserve(fs, ino, (index * PAGE, size)).await?;
             Engine::write_pages(fs, ino, &[page], WriteCause::Sync).await?;
         }
+        undo.lengths.push((ino, size));
         Engine::resize(fs, ino, part.end).await?;
     }
     Ok(())

@@ -41,6 +41,10 @@ impl Withholding {
         let (step, state) = (&history.steps[index], index + 1);
         let (before, after) = (&*history.states[index], &*history.states[state]);
         let of = |path: &str| after.opened(path).and_then(|path| after.find(&path));
+        let size = |tree: &Tree, model: &u64| {
+            let bytes = tree.nodes.get(model).and_then(|node| file(node));
+            bytes.map_or(0, |bytes| bytes.len() as u64)
+        };
         if step.result.is_err() {
             return Vec::new();
         }
@@ -48,11 +52,14 @@ impl Withholding {
             Op::Write(path, ..)
             | Op::Append(path, _)
             | Op::Direct(path, ..)
-            | Op::Punch(path, ..)
             | Op::Allocate(path, ..)
             | Op::AllocateKeep(path, ..)
             | Op::Copy(_, _, _, path, _)
             | Op::Truncate(path, _) => of(path).into_iter().collect(),
+            // Behind the end there is nothing to punch.
+            Op::Punch(path, at, _) => {
+                of(path).into_iter().filter(|model| size(before, model) > *at).collect()
+            }
             Op::AppendHeld(_) => self.held.iter().flatten().copied().collect(),
             _ => Vec::new(),
         };
@@ -65,8 +72,7 @@ impl Withholding {
             }
         }
         for model in self.files.keys() {
-            let size = |tree: &Tree| tree.nodes.get(model).and_then(|node| file(node)).map(<[u8]>::len);
-            if size(after) < size(before) {
+            if size(after, model) < size(before, model) {
                 self.loose.insert(*model);
             }
         }
@@ -168,7 +174,9 @@ pub(super) fn judge(history: &History, last: usize, observed: &Tree) -> Result<(
     };
     let seen = |model: u64| {
         let number = history.numbers.get(&model)?;
-        Some((*number, file(observed.nodes.get(number)?)?))
+        // A number that was used again may be the other file's.
+        let is_one = history.numbers.values().filter(|other| *other == number).count() == 1;
+        Some((*number, file(observed.nodes.get(number)?).filter(|_| is_one)?))
     };
     for (&model, states) in &states {
         let Some((number, bytes)) = seen(model) else { continue };

@@ -188,8 +188,8 @@ pub trait Fs: 'static {
 
     /// Writes the pages of a set, of several files, and what [`Fs::wrote`] notes of each, in one step: a power cut shows all of it
     /// or nothing; where data are not journalled, new lengths come before. No page was reserved. `EFBIG` if the set is larger than the
-    /// file system can write in one step, `ENOSPC`; then no content has changed, and by the journal nothing else either. By SHARE a
-    /// refusal may leave reserved room and a new length. The vfs asks only a file system that [`Fs::has_sets`].
+    /// file system can write in one step, `ENOSPC`; then nothing has changed, and room that was reserved is free again. The vfs asks
+    /// only a file system that [`Fs::has_sets`].
     async fn write_set(&self, _parts: &[SetPart]) -> Result<()> {
         Err(Errno::EOPNOTSUPP)
     }

@@ -4,7 +4,7 @@ use crate::bed::{Bed, cache_of};
 use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;
 use flashweir_core::{Duration, Order, RandomStream};
-use flashweir_fs::port::{BlockPort, Image, Request, Ticket, Write};
+use flashweir_fs::port::{BlockPort, Image, PortError, Request, Ticket, Write};
 use flashweir_fs::vfs::*;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -23,14 +23,21 @@ pub(crate) fn page(at: u64, version: u64) -> [u8; 4096] {
 pub(crate) struct Disk {
     pub(crate) image: Rc<Image>,
     pub(crate) requests: RefCell<Vec<Request>>,
+    pub(crate) refuses_shares: Cell<bool>,
     clock: RefCell<Option<Handle>>,
     requests_slow: Cell<u64>,
 }
 
 impl Disk {
     pub(crate) fn new(image: Rc<Image>) -> Rc<Self> {
-        let (requests, clock, requests_slow) = (RefCell::default(), RefCell::default(), Cell::new(0));
-        Rc::new(Self { image, requests, clock, requests_slow })
+        let (requests, refuses_shares) = (RefCell::default(), Cell::new(false));
+        Rc::new(Self {
+            image,
+            requests,
+            refuses_shares,
+            clock: RefCell::default(),
+            requests_slow: Cell::new(0),
+        })
     }
 
     /// Has a file system on it, with a small cache.
@@ -51,6 +58,9 @@ impl BlockPort for Disk {
     }
 
     fn submit(&self, request: Request) -> Ticket {
+        if self.refuses_shares.get() && matches!(request, Request::Share(_)) {
+            return Ticket::done(Err(PortError::Image("no SHARE now".into())));
+        }
         if !matches!(request, Request::Read { .. }) {
             self.requests.borrow_mut().push(request.clone());
         }

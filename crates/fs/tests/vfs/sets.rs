@@ -260,3 +260,57 @@ fn a_cut_leaves_whole_sets_by_share() {
     assert_eq!(cuts_leave_whole_sets(&Ssc(CommitMode::Legacy), size), Ok(()));
     assert_eq!(cuts_leave_whole_sets(&Ssc(CommitMode::DualMode), size), Ok(()));
 }
+
+/// A set for which there is no room, and one whose SHARE the device refuses, give back what they took. The next attempt writes all of it.
+fn a_refused_set_gives_back<T: Format>(format: &T) {
+    let disk = Disk::new(T::made(64 << 8));
+    let mut bed = disk.bed(format.mounted(Rc::clone(&disk) as _), false);
+    let (vfs, port) = (bed.vfs.clone(), Rc::clone(&disk));
+    bed.run(async move {
+        let (a, b, filler) = (open(&vfs, "/a").await, open(&vfs, "/b").await, plain(&vfs, "/f").await);
+        put(&a, 0, &[1; 100]).await;
+        put(&b, 20 << 12, &[1; 8192]).await;
+        vfs.syncv(&[&a, &b], SyncKind::All).await.unwrap();
+        // The file without a name is there from now on.
+        put(&a, 0, &[2; 100]).await;
+        vfs.syncv(&[&a], SyncKind::All).await.unwrap();
+        put(&a, 0, &[3; 9000]).await;
+        put(&b, 0, &[3; 30 << 12]).await;
+        let below = async |file: &File<T::Mounted>| vfs.fs().getattr(file.ino()).await.unwrap().size;
+        let before = vfs.fs().statfs().await.unwrap().pages_free;
+        port.refuses_shares.set(true);
+        assert_eq!(vfs.syncv(&[&a, &b], SyncKind::All).await, Err(Errno::EIO));
+        port.refuses_shares.set(false);
+        assert_eq!((below(&a).await, below(&b).await), (100, 22 << 12));
+        // The holes in front of the old end are blocks of zeros now.
+        assert!(vfs.fs().statfs().await.unwrap().pages_free + 22 >= before, "{before}");
+        let mut at = 0;
+        while filler.pwrite(at, Source::pattern(1, 4096)).await.is_ok() {
+            at += 4096;
+        }
+        filler.sync(SyncKind::All).await.unwrap();
+        filler.truncate(at - (20 << 12)).await.unwrap();
+        filler.sync(SyncKind::All).await.unwrap();
+        let before = vfs.fs().statfs().await.unwrap().pages_free;
+        for _ in 0..3 {
+            assert_eq!(vfs.syncv(&[&a, &b], SyncKind::All).await, Err(Errno::ENOSPC));
+            assert_eq!((below(&a).await, below(&b).await), (100, 22 << 12));
+            assert_eq!(vfs.fs().statfs().await.unwrap().pages_free, before);
+        }
+        filler.truncate(4096).await.unwrap();
+        vfs.syncv(&[&a, &b], SyncKind::All).await.unwrap();
+        assert!(contents(&a).await == [3; 9000] && contents(&b).await == [3; 30 << 12]);
+        for file in [a, b, filler] {
+            file.close().await.unwrap();
+        }
+        vfs.unmount().await.unwrap();
+    });
+    assert_eq!(T::problems(Rc::clone(&disk.image) as _), Vec::<String>::new());
+}
+
+#[test]
+fn a_set_refused_by_share_gives_back_what_it_took() {
+    a_refused_set_gives_back(&Soj);
+    a_refused_set_gives_back(&Ssc(CommitMode::Legacy));
+    a_refused_set_gives_back(&Ssc(CommitMode::DualMode));
+}

@@ -989,6 +989,25 @@ impl Homes for Ext4 {
         self.port.share_blocks_max().into()
     }
 
+    async fn take_room(&self, ino: layout::Ino, index: u64) -> Result<bool> {
+        let range = (index * BLOCK, (index + 1) * BLOCK);
+        self.change(|state| {
+            let span = state.span(ino, index)?;
+            let is_claimed = match span.is_unwritten {
+                true => state.is_conversion_claimed(ino, index),
+                false => state.is_claimed(ino, index, index + 1),
+            };
+            state.reserve(ino, range)?;
+            Ok(span.written(index).is_none() && !is_claimed)
+        })
+        .await
+    }
+
+    async fn give_room_back(&self, ino: layout::Ino, index: u64) -> Result<()> {
+        self.state.borrow_mut().end_claim(ino, index, index + 1);
+        Ok(())
+    }
+
     async fn has_home(&self, ino: layout::Ino, index: u64) -> Result<bool> {
         Ok(self.run(|state| state.span(ino, index)).await?.written(index).is_some())
     }
