@@ -62,7 +62,7 @@ pub(crate) struct CrashFilesArgs {
     pub(crate) format: String,
     /// Family of sequences: all of one operation, random ones of two, longer random ones, those on a nearly full volume, those in which
     /// blocks change owners, those with files without names and access lists, those over files in many parts, those of two tasks at once, those
-    /// over atomic files (sets; only with ext4-journal and ext4-sdj), or those in which files are copied into each other
+    /// over atomic files (sets; only with journalled data or SHARE), or those in which files are copied into each other
     #[arg(long, short, value_name = "KIND", value_parser = Sequences::NAMES, default_value = "seq-1")]
     pub(crate) sequences: String,
     /// Stop after this many sequences [default: all of seq-1; of others as many as --states takes]

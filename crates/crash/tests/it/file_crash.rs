@@ -482,6 +482,15 @@ fn regression_an_fdatasync_waits_for_pages_that_a_sync_takes_meanwhile() {
     }
 }
 
+/// Found by `weir crash files --sequences sets`: an fsync that waited for a checkpoint went by a later one, which was made for another
+/// file and does not flush what is written in place.
+#[test]
+fn regression_a_checkpoint_for_others_leaves_what_is_written_in_place() {
+    let words = "write:A/foo:0+8292,write:A/bar:0+8292,atomic:A/foo,write:B/bar:0+9000,fsync:B/bar,\
+                 fallocK:A/foo:0+100,write:B/bar:0+100,fsync:B/bar&,syncv";
+    finds_nothing_after(&Base::make(Format::F2FS_SSC, 5).unwrap(), words, 10);
+}
+
 /// ext4 without flushes is detected as well.
 #[test]
 fn ext4_without_flushes_is_found_out() {

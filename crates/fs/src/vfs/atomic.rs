@@ -184,12 +184,14 @@ impl<F: Fs> Vfs<F> {
 }
 
 impl<F: Fs> File<F> {
-    /// Hands what is withheld of this atomic file to the file system: a power cut shows all of it or nothing, and the next sync makes it
+    /// Whether this file is open as atomic, through whichever of its open files.
+    pub fn is_atomic(&self) -> bool {
+        self.inode().atomic_users.get() > 0
+    }
+
+    /// Hands what is withheld of this file to the file system: a power cut shows all of it or nothing, and the next sync makes it
     /// durable. Errors: as [`Vfs::syncv`].
     pub async fn release(&self) -> Result<()> {
-        if !self.flags().atomic {
-            return Err(Errno::EINVAL);
-        }
         self.vfs().release_set(std::slice::from_ref(self.inode().rc())).await
     }
 

@@ -507,11 +507,20 @@ impl<F: Fs> File<F> {
     /// fsync or fdatasync. A write-back of the file that failed since it was opened, or since the last call, is reported
     /// here, once; the pages stay dirty, so that the next call tries again.
     pub async fn sync(&self, kind: SyncKind) -> Result<()> {
+        self.sync_as(kind, true).await
+    }
+
+    /// The same without what is withheld of an atomic file.
+    pub async fn sync_released(&self, kind: SyncKind) -> Result<()> {
+        self.sync_as(kind, false).await
+    }
+
+    async fn sync_as(&self, kind: SyncKind, releases: bool) -> Result<()> {
         let vfs = self.vfs();
         // The names in a directory are its data.
         let kind = if self.kind().is_dir() { SyncKind::All } else { kind };
         if vfs.0.options.syncs_order {
-            return self.barrier(kind.into()).await;
+            return self.barrier_as(kind.into(), releases).await;
         }
         vfs.charge_call(0, 0).await;
         vfs.count(|count| count.syncs += 1);
@@ -519,7 +528,7 @@ impl<F: Fs> File<F> {
             return Ok(());
         }
         let start = vfs.now();
-        let result = match vfs.release_set(std::slice::from_ref(self.inode.rc())).await {
+        let result = match self.release_if(releases).await {
             Ok(()) => vfs.sync_inode(self.inode.rc(), kind).await,
             refused => refused,
         };
@@ -530,6 +539,15 @@ impl<F: Fs> File<F> {
     /// fbarrier or fdatabarrier: what was written before becomes durable before anything that is written later; nothing is made
     /// durable now. `EOPNOTSUPP` if the file system cannot.
     pub async fn barrier(&self, kind: Barrier) -> Result<()> {
+        self.barrier_as(kind, true).await
+    }
+
+    /// The same without what is withheld of an atomic file.
+    pub async fn barrier_released(&self, kind: Barrier) -> Result<()> {
+        self.barrier_as(kind, false).await
+    }
+
+    async fn barrier_as(&self, kind: Barrier, releases: bool) -> Result<()> {
         let vfs = self.vfs();
         let kind = if self.kind().is_dir() { Barrier::All } else { kind };
         vfs.charge_call(0, 0).await;
@@ -537,11 +555,15 @@ impl<F: Fs> File<F> {
         if vfs.0.options.read_only {
             return Ok(());
         }
-        let result = match vfs.release_set(std::slice::from_ref(self.inode.rc())).await {
+        let result = match self.release_if(releases).await {
             Ok(()) => vfs.order_inode(self.inode.rc(), kind).await,
             refused => refused,
         };
         self.told(result)
+    }
+
+    async fn release_if(&self, releases: bool) -> Result<()> {
+        if releases { self.release().await } else { Ok(()) }
     }
 
     /// The result for the caller: this one, or an earlier error that was not reported to it yet.

@@ -86,6 +86,8 @@ pub(super) struct Open<F: Fs> {
     direct: Option<File<F>>,
     /// The same as an atomic file, once the program has asked for that.
     atomic: RefCell<Option<(Rc<File<F>>, Until)>>,
+    /// Whether a part of what it has written since its start is lost, so that it cannot commit.
+    is_torn: Cell<bool>,
     listing: RefCell<Rc<[DirEntry]>>,
 }
 
@@ -94,14 +96,8 @@ impl<F: Fs> Open<F> {
         self.atomic.borrow().as_ref().map(|(file, _)| Rc::clone(file))
     }
 
-    /// Releases a change that is a set of its own. If it is refused it stays withheld, and goes with the next one: beside it there may be
-    /// what another thread wrote.
-    async fn end_change(&self) -> Result<()> {
-        let is_set = matches!(&*self.atomic.borrow(), Some((_, Until::Written)));
-        match self.atomic().filter(|_| is_set) {
-            Some(file) => file.release().await,
-            None => Ok(()),
-        }
+    fn until(&self) -> Option<Until> {
+        self.atomic.borrow().as_ref().map(|(_, until)| *until)
     }
 }
 
@@ -449,7 +445,11 @@ impl<F: Fs> Table<F> {
             let what = changes.size.map_or("attributes".into(), |size| format!("truncate to {size}"));
             (Call::SetAttr { ino, changes }, format!("{what} {}", self.shown(number)))
         };
-        self.noted(self.vfs.set_attr_of(ino, &changes), call).await
+        let attr = self.noted(self.vfs.set_attr_of(ino, &changes), call).await?;
+        if changes.size.is_some() {
+            self.end_change(number).await?;
+        }
+        Ok(attr)
     }
 
     /// Takes from a mode what lends the rights of owner and group; that of the group stays where the group may not execute, since
@@ -576,8 +576,8 @@ impl<F: Fs> Table<F> {
         };
         let handle = self.next_file.get();
         self.next_file.set(handle + 1);
-        let (atomic, listing) = (RefCell::default(), RefCell::new(Rc::default()));
-        let open = Open { number, how, file, direct, atomic, listing };
+        let (atomic, is_torn, listing) = (RefCell::default(), Cell::new(false), RefCell::new(Rc::default()));
+        let open = Open { number, how, file, direct, atomic, is_torn, listing };
         if !open.how.direct {
             self.keeps(number, |keeps| keeps.buffered_files += 1);
         }
@@ -591,8 +591,7 @@ impl<F: Fs> Table<F> {
         files
             .iter()
             .map(|(handle, open)| {
-                let atomic = open.atomic.borrow().as_ref().map(|(_, until)| *until);
-                (*handle, OpenAs { number: open.number.0, how: open.how, atomic })
+                (*handle, OpenAs { number: open.number.0, how: open.how, atomic: open.until() })
             })
             .collect()
     }
@@ -606,6 +605,10 @@ impl<F: Fs> Table<F> {
                 && let Some(until) = atomic
             {
                 let _ = self.begin_atomic(handle, until).await;
+                if let Ok(open) = self.file(handle) {
+                    // What was written since a start went with the cut.
+                    open.is_torn.set(until == Until::Commit);
+                }
             }
         }
         self.next_file.set(next);
@@ -695,15 +698,10 @@ impl<F: Fs> Table<F> {
             let _ = direct.close().await;
         }
         if let Some((file, until)) = open.atomic.into_inner() {
-            // What others changed in a file whose writes are sets of their own.
-            let _ = match until {
-                Until::Commit => file.abort().await,
-                Until::Written => file.release().await,
-                Until::Close => Ok(()),
-            };
-            if let Some(file) = Rc::into_inner(file) {
-                let _ = file.close().await;
+            if until == Until::Commit {
+                let _ = file.abort().await;
             }
+            let _ = Self::end(&open.file, (file, until)).await;
         }
         let _ = open.file.close().await;
     }
@@ -743,8 +741,15 @@ impl<F: Fs> Table<F> {
             (Call::Write { ino, offset, bytes, direct: direct.is_some() }, shown)
         };
         let mut written = self.noted(file.pwrite(offset, Source::bytes(bytes)), call).await;
-        if written.is_ok() {
-            written = open.end_change().await.and(written);
+        match written {
+            Ok(_) if open.file.is_atomic() => written = self.end_change(open.number).await.and(written),
+            // The program was told long ago that it has written this.
+            Err(_) if from == From::Pages => {
+                self.withholders(open.number, Until::Commit)
+                    .iter()
+                    .for_each(|started| started.is_torn.set(true));
+            }
+            _ => {}
         }
         let stale = match from {
             From::Pages => self.keeps_pages(open.number, true),
@@ -767,7 +772,14 @@ impl<F: Fs> Table<F> {
             let what = if kind == SyncKind::Data { "fdatasync" } else { "fsync" };
             (Call::Sync { ino: open.file.ino(), kind }, format!("{what} {}", self.shown(open.number)))
         };
-        self.noted(open.file.sync(kind), call).await
+        let work = async {
+            match self.withholders(open.number, Until::Commit).is_empty() {
+                true => open.file.sync(kind).await,
+                // What a program has started, only its commit releases.
+                false => open.file.sync_released(kind).await,
+            }
+        };
+        self.noted(work, call).await
     }
 
     pub(super) async fn barrier(&self, handle: u64, kind: Barrier) -> Result<()> {
@@ -776,7 +788,13 @@ impl<F: Fs> Table<F> {
             let what = if kind == Barrier::Data { "fdatabarrier" } else { "fbarrier" };
             (Call::Barrier { ino: open.file.ino(), kind }, format!("{what} {}", self.shown(open.number)))
         };
-        self.noted(open.file.barrier(kind), call).await
+        let work = async {
+            match self.withholders(open.number, Until::Commit).is_empty() {
+                true => open.file.barrier(kind).await,
+                false => open.file.barrier_released(kind).await,
+            }
+        };
+        self.noted(work, call).await
     }
 
     /// Copies by SHARE; returns the number of bytes, and what the kernel has to drop of the target, whose pages of the range it drops by
@@ -794,6 +812,7 @@ impl<F: Fs> Table<F> {
         let (source, target) = (self.file(from)?, self.file(to)?);
         let ended_set_id = ends_set_id && self.end_set_id(target.number).await?;
         let copied = self.vfs.copy_range((&source.file, offset), (&target.file, to_offset), bytes).await?;
+        self.end_change(target.number).await?;
         let stale = self.stale_after(target.number, None, ended_set_id);
         Ok((copied as u32, stale.map(|stale| (target.number, stale))))
     }
@@ -824,7 +843,24 @@ impl<F: Fs> Table<F> {
             return file.close().await;
         }
         *open.atomic.borrow_mut() = Some((Rc::new(file), until));
+        open.is_torn.set(false);
         Ok(())
+    }
+
+    /// The open files of an inode that withhold so.
+    fn withholders(&self, number: NodeId, until: Until) -> Vec<Rc<Open<F>>> {
+        let files = self.files.borrow();
+        let is_it = |open: &&Rc<Open<F>>| open.number == number && open.until() == Some(until);
+        files.values().filter(is_it).cloned().collect()
+    }
+
+    /// Releases a change to a file whose changes are sets of their own, unless a program has started a larger one. If it is refused
+    /// it stays withheld, and goes with the next one: beside it there may be what another thread wrote.
+    async fn end_change(&self, number: NodeId) -> Result<()> {
+        match self.withholders(number, Until::Written).first() {
+            Some(open) if self.withholders(number, Until::Commit).is_empty() => open.file.release().await,
+            _ => Ok(()),
+        }
     }
 
     pub(super) async fn abort(&self, handle: u64) -> Result<()> {
@@ -833,10 +869,16 @@ impl<F: Fs> Table<F> {
         self.end_atomic(&open).await
     }
 
-    /// What was written since the file began to withhold becomes durable, all at once.
+    /// What was written since the file began to withhold becomes durable, all at once. `EIO` if a part of it is lost; then all is
+    /// forgotten.
     pub(super) async fn commit(&self, handle: u64) -> Result<()> {
         let open = self.file(handle)?;
         let file = open.atomic().ok_or(Errno::EINVAL)?;
+        if open.is_torn.get() {
+            drop(file);
+            self.abort(handle).await?;
+            return Err(Errno::EIO);
+        }
         self.vfs.syncv(&[&*file], SyncKind::Data).await?;
         drop(file);
         self.end_atomic(&open).await
@@ -845,9 +887,20 @@ impl<F: Fs> Table<F> {
     /// The file is like others again, if it withheld until now only.
     async fn end_atomic(&self, open: &Open<F>) -> Result<()> {
         let ended = open.atomic.borrow_mut().take_if(|(_, until)| *until == Until::Commit);
-        match ended.and_then(|(file, _)| Rc::into_inner(file)) {
-            Some(file) => file.close().await,
+        match ended {
+            Some(ended) => Self::end(&open.file, ended).await,
             None => Ok(()),
+        }
+    }
+
+    /// A file withholds no longer for one that had it open. What others have written to it meanwhile is released with that.
+    async fn end(open: &File<F>, (file, until): (Rc<File<F>>, Until)) -> Result<()> {
+        if let Some(file) = Rc::into_inner(file) {
+            file.close().await?;
+        }
+        match until {
+            Until::Commit | Until::Written if !open.is_atomic() => open.release().await,
+            _ => Ok(()),
         }
     }
 
@@ -881,7 +934,7 @@ impl<F: Fs> Table<F> {
             (Call::Allocate { ino: open.file.ino(), offset, len, room }, shown)
         };
         self.noted(room.make(&open.file, offset, len), call).await?;
-        open.end_change().await?;
+        self.end_change(open.number).await?;
         Ok(self.stale_after(open.number, None, ended_set_id))
     }
 
@@ -986,7 +1039,13 @@ mod tests {
     const WRITES: How = How { writes: true, direct: false };
 
     fn stack() -> Stack {
+        stack_of(0)
+    }
+
+    /// A device with SHARE for so many pages.
+    fn stack_of(share_pages: u32) -> Stack {
         let mut config = preset("mobile-ufs").unwrap();
+        config.ftl.share.pages = share_pages;
         config.geometry.channels = 2;
         config.geometry.chips_per_channel = 2;
         config.geometry.blocks_per_plane = 128;
@@ -1040,6 +1099,110 @@ mod tests {
             assert_eq!(table.read(file, 0, &mut [0], false).await, Err(Errno::EIO));
             table.clear().await;
             table.vfs().unmount().await.unwrap();
+        });
+        assert_eq!(done, Some(()));
+    }
+
+    /// A table with a file of a thousand ones, and two open files of it.
+    async fn with_file(
+        port: Port,
+        handle: flashweir_core::executor::Handle,
+    ) -> (Table<F2fs>, NodeId, [u64; 2]) {
+        let table = mounted(port, handle, None).await;
+        let (attr, file) = table.create(&CALLER, ROOT, b"file", 0o600, (true, WRITES)).await.unwrap();
+        let number = table.number(attr.ino);
+        let other = table.open(number, WRITES).await.unwrap();
+        table.write(file, 0, &[1; 1000], From::Program, false).await.unwrap();
+        table.sync(file, SyncKind::All).await.unwrap();
+        (table, number, [file, other])
+    }
+
+    /// What readers see of the beginning, and the length that the file system has.
+    async fn seen(table: &Table<F2fs>, number: NodeId, file: u64) -> (u8, u64) {
+        let mut bytes = [0];
+        table.read(file, 0, &mut bytes, false).await.unwrap();
+        (bytes[0], table.vfs().fs().getattr(table.ino(number).unwrap()).await.unwrap().size)
+    }
+
+    async fn put(table: &Table<F2fs>, file: u64, byte: u8, len: usize) {
+        table.write(file, 0, &vec![byte; len], From::Program, false).await.unwrap();
+    }
+
+    #[test]
+    fn only_a_commit_releases_what_was_started() {
+        let mut stack = stack_of(1000);
+        let (port, handle) = (stack.port(), stack.handle());
+        let done = stack.block_on(async move {
+            let (table, number, [file, other]) = with_file(port, handle).await;
+            table.begin_atomic(file, Until::Commit).await.unwrap();
+            put(&table, file, 2, 2000).await;
+            for handle in [file, other] {
+                table.sync(handle, SyncKind::All).await.unwrap();
+                table.vfs().sync_all().await.unwrap();
+                assert_eq!(seen(&table, number, handle).await, (2, 1000));
+            }
+            table.commit(file).await.unwrap();
+            assert_eq!(seen(&table, number, other).await, (2, 2000));
+            // The file is like others again.
+            put(&table, other, 3, 100).await;
+            table.sync(other, SyncKind::All).await.unwrap();
+            assert_eq!(table.commit(file).await, Err(Errno::EINVAL));
+            // Closing forgets.
+            table.begin_atomic(file, Until::Commit).await.unwrap();
+            put(&table, file, 4, 3000).await;
+            table.release(file).await;
+            assert_eq!(seen(&table, number, other).await, (3, 2000));
+        });
+        assert_eq!(done, Some(()));
+    }
+
+    #[test]
+    fn a_start_that_lost_a_write_cannot_commit() {
+        let mut stack = stack_of(1000);
+        let (port, handle) = (stack.port(), stack.handle());
+        let done = stack.block_on(async move {
+            let (table, number, [file, other]) = with_file(port, handle).await;
+            table.begin_atomic(file, Until::Commit).await.unwrap();
+            put(&table, file, 2, 2000).await;
+            // The kernel hands on what the program has written, through whichever open file.
+            let lost = table.write(other, 1 << 60, &[2; 100], From::Pages, false).await;
+            assert_eq!(lost.map(|(written, _)| written), Err(Errno::EFBIG));
+            assert_eq!(table.commit(file).await, Err(Errno::EIO));
+            assert_eq!(seen(&table, number, file).await, (1, 1000));
+            table.begin_atomic(file, Until::Commit).await.unwrap();
+            put(&table, file, 3, 2000).await;
+            table.commit(file).await.unwrap();
+            assert_eq!(seen(&table, number, file).await, (3, 2000));
+            // After a cut of the power only the second half would be there.
+            table.begin_atomic(file, Until::Commit).await.unwrap();
+            let files = table.open_files();
+            table.release(file).await;
+            table.release(other).await;
+            table.reopen(files).await;
+            put(&table, file, 4, 2000).await;
+            assert_eq!(table.commit(file).await, Err(Errno::EIO));
+        });
+        assert_eq!(done, Some(()));
+    }
+
+    #[test]
+    fn each_change_of_a_file_with_sets_of_one_write_is_released() {
+        let mut stack = stack_of(1000);
+        let (port, handle) = (stack.port(), stack.handle());
+        let done = stack.block_on(async move {
+            let (table, number, [file, other]) = with_file(port, handle).await;
+            table.begin_atomic(file, Until::Written).await.unwrap();
+            put(&table, other, 2, 2000).await;
+            assert_eq!(seen(&table, number, file).await, (2, 2000));
+            let longer = SetAttr { size: Some(3000), ..SetAttr::default() };
+            table.set_attr(number, longer, SetTime::Omit, SetTime::Omit).await.unwrap();
+            assert_eq!(seen(&table, number, file).await, (2, 3000));
+            table.allocate(other, (0, 4000), Room::Reserved { keep_size: false }, false).await.unwrap();
+            assert_eq!(seen(&table, number, file).await, (2, 4000));
+            table.release(file).await;
+            put(&table, other, 3, 5000).await;
+            table.sync(other, SyncKind::All).await.unwrap();
+            assert_eq!(seen(&table, number, other).await, (3, 5000));
         });
         assert_eq!(done, Some(()));
     }

@@ -192,15 +192,20 @@ struct Submitted {
 impl F2fs {
     /// See [`crate::vfs::Fs::fsync`] and the module.
     pub(super) async fn sync_file(&self, ino: Nid, kind: SyncKind) -> Result<(), Errno> {
-        // A checkpoint that begins after this point covers everything that was done before.
+        // A checkpoint that begins after this point covers everything that was done before, but for what was written in place: one that is
+        // made for other files leaves that to this call, or to another one of the same file that has begun.
         let wanted = self.checkpoints_begun.get() + 1;
         let is_busy = || self.is_checkpointing.get() || self.frozen.borrow().contains(&ino);
+        let is_covered = || {
+            let has_in_place = self.wet.borrow().contains(&ino) || self.frozen.borrow().contains(&ino);
+            self.has_checkpoint(wanted) && !has_in_place
+        };
         loop {
-            self.changes.until(|| self.has_checkpoint(wanted) || !is_busy()).await;
+            self.changes.until(|| is_covered() || !is_busy()).await;
             if self.failed.get() {
                 return Err(Errno::EROFS);
             }
-            if self.has_checkpoint(wanted) {
+            if is_covered() {
                 return Ok(());
             }
             self.balance().await?;
@@ -266,7 +271,9 @@ impl F2fs {
             .await;
         let is_wet = self.wet.borrow_mut().remove(&ino) || is_wet;
         if is_wet && self.options.planted != Some(PlantedBug::NoDataFlush) {
-            self.flush(self.options.fsync, &[Tag(u64::from(ino.0))]).await?;
+            let flushed = self.flush(self.options.fsync, &[Tag(u64::from(ino.0))]).await;
+            // The next call tries again.
+            flushed.inspect_err(|_| self.note_wet(ino))?;
         }
         // A checkpoint that has begun may already have placed nodes, for which no chain waits.
         self.run_into(nodes, |state| Ok(!self.is_checkpointing.get() && state.link(ino, kind)?)).await
