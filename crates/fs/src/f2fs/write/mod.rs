@@ -114,6 +114,8 @@ pub struct F2fs {
     checkpoints_begun: Cell<u64>,
     /// Number of the last checkpoint that succeeded.
     checkpoint_ended: Cell<u64>,
+    /// The newest checkpoint that also flushed, or is to flush, whatever was written in place before it began.
+    checkpoint_of_all: Cell<u64>,
     is_settling: Cell<bool>,
     is_cleaning: Cell<bool>,
     /// Whether background cleaning sleeps until the next write.
@@ -220,6 +222,7 @@ impl F2fs {
             in_place_since: Cell::new(None),
             checkpoints_begun: Cell::new(0),
             checkpoint_ended: Cell::new(0),
+            checkpoint_of_all: Cell::new(0),
             is_settling: Cell::new(false),
             is_cleaning: Cell::new(false),
             is_asleep: Cell::new(true),
@@ -544,6 +547,7 @@ impl F2fs {
         let mut flushing = self.options.checkpoint;
         let mut others: Vec<Tag> = asked.files.iter().map(|ino| Tag(u64::from(ino.0))).collect();
         if asked.is_all() || flushing == Flushing::Flush {
+            self.checkpoint_of_all.set(self.checkpoints_begun.get());
             self.wet.borrow_mut().clear();
             let since = self.in_place_since.take().unwrap_or(period + 1);
             others = (since..=period).take(OTHERS_MAX + 1).map(in_place_tag).collect();
