@@ -197,9 +197,9 @@ impl F2fs {
         let wanted = self.checkpoints_begun.get() + 1;
         let is_busy = || self.is_checkpointing.get() || self.frozen.borrow().contains(&ino);
         let is_covered = || {
-            let had_all = (wanted..=self.checkpoint_ended.get()).contains(&self.checkpoint_of_all.get());
             // What a checkpoint or an fsync that has begun flushes is not among the wet any more.
-            had_all || self.has_checkpoint(wanted) && !self.wet.borrow().contains(&ino) && !is_busy()
+            self.whole_checkpoint_ended.get() >= wanted
+                || self.has_checkpoint(wanted) && !self.wet.borrow().contains(&ino) && !is_busy()
         };
         loop {
             self.changes.until(|| is_covered() || !is_busy()).await;

@@ -114,8 +114,8 @@ pub struct F2fs {
     checkpoints_begun: Cell<u64>,
     /// Number of the last checkpoint that succeeded.
     checkpoint_ended: Cell<u64>,
-    /// The newest checkpoint that also flushed, or is to flush, whatever was written in place before it began.
-    checkpoint_of_all: Cell<u64>,
+    /// Number of the last one that succeeded and also flushed whatever was written in place before it began.
+    whole_checkpoint_ended: Cell<u64>,
     is_settling: Cell<bool>,
     is_cleaning: Cell<bool>,
     /// Whether background cleaning sleeps until the next write.
@@ -222,7 +222,7 @@ impl F2fs {
             in_place_since: Cell::new(None),
             checkpoints_begun: Cell::new(0),
             checkpoint_ended: Cell::new(0),
-            checkpoint_of_all: Cell::new(0),
+            whole_checkpoint_ended: Cell::new(0),
             is_settling: Cell::new(false),
             is_cleaning: Cell::new(false),
             is_asleep: Cell::new(true),
@@ -497,9 +497,16 @@ impl F2fs {
         self.is_checkpointing.set(true);
         let number = self.checkpoints_begun.get() + 1;
         self.checkpoints_begun.set(number);
-        let result = self.make_checkpoint(is_unmount).await;
+        let asked = self.asked.take();
+        let is_whole = self.flushes_all(&asked);
+        let result = self.make_checkpoint(is_unmount, asked).await;
         match result {
-            Ok(()) => self.checkpoint_ended.set(number),
+            Ok(()) => {
+                self.checkpoint_ended.set(number);
+                if is_whole {
+                    self.whole_checkpoint_ended.set(number);
+                }
+            }
             Err(Errno::ENOSPC) => (),
             Err(_) => self.failed.set(true),
         }
@@ -531,8 +538,12 @@ impl F2fs {
         freed
     }
 
-    async fn make_checkpoint(&self, is_unmount: bool) -> std::result::Result<(), Errno> {
-        let asked = self.asked.take();
+    /// Whether a checkpoint of this scope flushes whatever was written in place.
+    fn flushes_all(&self, asked: &Asked) -> bool {
+        asked.is_all() || self.options.checkpoint == Flushing::Flush
+    }
+
+    async fn make_checkpoint(&self, is_unmount: bool, asked: Asked) -> std::result::Result<(), Errno> {
         let (data, period) = {
             let state = self.state.borrow();
             (state.data_tag(), state.period())
@@ -546,8 +557,7 @@ impl F2fs {
         // Data that were written before this point are flushed below.
         let mut flushing = self.options.checkpoint;
         let mut others: Vec<Tag> = asked.files.iter().map(|ino| Tag(u64::from(ino.0))).collect();
-        if asked.is_all() || flushing == Flushing::Flush {
-            self.checkpoint_of_all.set(self.checkpoints_begun.get());
+        if self.flushes_all(&asked) {
             self.wet.borrow_mut().clear();
             let since = self.in_place_since.take().unwrap_or(period + 1);
             others = (since..=period).take(OTHERS_MAX + 1).map(in_place_tag).collect();
