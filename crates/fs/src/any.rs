@@ -145,6 +145,7 @@ calls! {
     async fn pages_from(ino: Ino, first: u64) -> Result<PageRun>;
     async fn punch_pages(ino: Ino, first: u64, count: u64, now: Timestamp) -> Result<()>;
     async fn fsync(ino: Ino, kind: SyncKind) -> Result<()>;
+    async fn fsync_all<'a>(inos: &'a [Ino], kind: SyncKind) -> Result<()>;
     async fn sync() -> Result<()>;
     async fn unmount() -> Result<()>;
     async fn barrier<'a>(ino: Ino, pages: &'a [DirtyPage], kind: Barrier) -> Result<Ticket>;

@@ -207,6 +207,12 @@ pub(crate) trait Engine: 'static {
     async fn pages_from(&self, ino: NumberOf<Self>, first: u64) -> Result<PageRun>;
     async fn punch_pages(&self, ino: NumberOf<Self>, first: u64, count: u64, now: Timestamp) -> Result<()>;
     async fn fsync(&self, ino: NumberOf<Self>, kind: SyncKind) -> Result<()>;
+    async fn fsync_all(&self, inos: &[NumberOf<Self>], kind: SyncKind) -> Result<()> {
+        for ino in inos {
+            self.fsync(*ino, kind).await?;
+        }
+        Ok(())
+    }
     async fn sync(&self) -> Result<()>;
     async fn unmount(&self) -> Result<()>;
     /// Asked only where [`Self::is_dual`].
@@ -514,6 +520,11 @@ impl<E: Engine> Fs for E {
 
     async fn fsync(&self, ino: Ino, kind: SyncKind) -> Result<()> {
         Engine::fsync(self, number::<E>(ino)?, kind).await
+    }
+
+    async fn fsync_all(&self, inos: &[Ino], kind: SyncKind) -> Result<()> {
+        let inos: Vec<_> = inos.iter().map(|ino| number::<E>(*ino)).collect::<Result<_>>()?;
+        Engine::fsync_all(self, &inos, kind).await
     }
 
     async fn sync(&self) -> Result<()> {

@@ -75,16 +75,17 @@ impl<F: Fs> Vfs<F> {
         let mut inodes: Vec<Rc<Inode>> = files.iter().map(|file| Rc::clone(file.inode().rc())).collect();
         inodes.sort_by_key(|inode| inode.ino);
         inodes.dedup_by_key(|inode| inode.ino);
-        let mut result = self.release_set(&inodes).await;
-        if result.is_ok() {
-            for inode in &inodes {
-                let synced = match self.0.options.syncs_order {
-                    true => self.order_inode(inode, kind.into()).await,
-                    false => self.sync_inode(inode, kind).await,
-                };
-                result = result.and(synced);
+        let result = match self.release_set(&inodes).await {
+            Ok(()) if self.0.options.syncs_order => {
+                let mut result = Ok(());
+                for inode in &inodes {
+                    result = result.and(self.order_inode(inode, kind.into()).await);
+                }
+                result
             }
-        }
+            Ok(()) => self.sync_inodes(&inodes, kind).await,
+            refused => refused,
+        };
         self.charge_wait(start).await;
         files.iter().fold(result, |result, file| file.told(result))
     }

@@ -242,6 +242,14 @@ pub trait Fs: 'static {
     /// [`WriteCause::DataSync`].
     async fn fsync(&self, ino: Ino, kind: SyncKind) -> Result<()>;
 
+    /// The same of several inodes.
+    async fn fsync_all(&self, inos: &[Ino], kind: SyncKind) -> Result<()> {
+        for ino in inos {
+            self.fsync(*ino, kind).await?;
+        }
+        Ok(())
+    }
+
     /// Makes everything durable; all dirty pages have been written before.
     async fn sync(&self) -> Result<()>;
 

@@ -387,19 +387,32 @@ impl<F: Fs> Vfs<F> {
 
     /// Writes the dirty pages of the inode and makes them durable.
     pub(crate) async fn sync_inode(&self, inode: &Rc<Inode>, kind: SyncKind) -> Result<()> {
-        let cause = match kind {
-            SyncKind::All => WriteCause::Sync,
-            SyncKind::Data => WriteCause::DataSync,
-        };
+        let cause = cause_of(kind);
         if self.0.fs.syncs_in_order() {
             return self.sync_in_order(inode, kind, cause).await;
         }
         self.write_range(inode, WHOLE, cause).await?;
         let synced = self.0.fs.fsync(inode.ino, kind).await;
-        if let Err(errno) = synced {
-            inode.record_error(errno);
+        synced.inspect_err(|errno| inode.record_error(*errno))
+    }
+
+    /// The same of several inodes.
+    pub(crate) async fn sync_inodes(&self, inodes: &[Rc<Inode>], kind: SyncKind) -> Result<()> {
+        let cause = cause_of(kind);
+        let mut result = Ok(());
+        if self.0.fs.syncs_in_order() {
+            for inode in inodes {
+                result = result.and(self.sync_in_order(inode, kind, cause).await);
+            }
+            return result;
         }
-        synced
+        for inode in inodes {
+            result = result.and(self.write_range(inode, WHOLE, cause).await);
+        }
+        result?;
+        let inos: Vec<Ino> = inodes.iter().map(|inode| inode.ino).collect();
+        let synced = self.0.fs.fsync_all(&inos, kind).await;
+        synced.inspect_err(|errno| inodes.iter().for_each(|inode| inode.record_error(*errno)))
     }
 
     /// Does the same in dual mode: dispatches the pages, and then what makes them durable.
@@ -503,5 +516,12 @@ impl<F: Fs> Vfs<F> {
             }
         }
         first
+    }
+}
+
+fn cause_of(kind: SyncKind) -> WriteCause {
+    match kind {
+        SyncKind::All => WriteCause::Sync,
+        SyncKind::Data => WriteCause::DataSync,
     }
 }

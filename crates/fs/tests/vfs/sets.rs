@@ -314,3 +314,39 @@ fn a_set_refused_by_share_gives_back_what_it_took() {
     a_refused_set_gives_back(&Ssc(CommitMode::Legacy));
     a_refused_set_gives_back(&Ssc(CommitMode::DualMode));
 }
+
+/// The requests that make a set of three files durable in the blocks that they have.
+fn requests_of_a_set<T: Format>(format: &T) -> Vec<Request> {
+    let disk = Disk::new(T::made(64 << 8));
+    let mut bed = disk.bed(format.mounted(Rc::clone(&disk) as _), false);
+    let (vfs, port) = (bed.vfs.clone(), Rc::clone(&disk));
+    bed.run(async move {
+        let mut files = Vec::new();
+        for name in NAMES {
+            files.push(open(&vfs, name).await);
+        }
+        let set: Vec<&File<T::Mounted>> = files.iter().collect();
+        for version in 0..3 {
+            for file in &set {
+                put(file, 0, &[version; 20_000]).await;
+            }
+            port.requests.borrow_mut().clear();
+            vfs.syncv(&set, SyncKind::Data).await.unwrap();
+        }
+        let requests = port.requests.take();
+        for file in files {
+            file.close().await.unwrap();
+        }
+        requests
+    })
+}
+
+#[test]
+fn a_set_of_several_files_takes_one_flush() {
+    // The transaction and its commit block, which is durable by itself.
+    let by_journal = requests_of_a_set(&Journalled::default());
+    assert!(matches!(&by_journal[..], [Request::Write(_), Request::Flush, Request::Write(last)] if last.fua));
+    for by_share in [requests_of_a_set(&Soj), requests_of_a_set(&Ssc(CommitMode::Legacy))] {
+        assert!(matches!(&by_share[..], [Request::Write(_), Request::Share(_), Request::Flush]));
+    }
+}

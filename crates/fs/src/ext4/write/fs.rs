@@ -939,7 +939,11 @@ impl Engine for Ext4 {
     }
 
     async fn fsync(&self, ino: layout::Ino, kind: SyncKind) -> Result<()> {
-        self.sync_file(ino, kind).await
+        self.sync_files(&[ino], kind).await
+    }
+
+    async fn fsync_all(&self, inos: &[layout::Ino], kind: SyncKind) -> Result<()> {
+        self.sync_files(inos, kind).await
     }
 
     async fn sync(&self) -> Result<()> {

@@ -170,11 +170,11 @@ impl Ext4 {
         )
     }
 
-    /// Makes data of a file durable that were dispatched after the transactions up to one, which is durable.
-    pub(super) async fn flush_data(&self, ino: Ino) -> Result<()> {
+    /// Makes data of files durable that were dispatched after the transactions up to one, which is durable.
+    pub(super) async fn flush_data(&self, inos: &[Ino]) -> Result<()> {
         let under_way: Vec<_> = {
             let data = self.data.borrow();
-            data.iter().filter(|(of, _)| *of == ino).map(|(_, data)| Rc::clone(data)).collect()
+            data.iter().filter(|(of, _)| inos.contains(of)).map(|(_, data)| Rc::clone(data)).collect()
         };
         for data in under_way {
             data.completed().await?;

@@ -159,29 +159,36 @@ impl Ext4 {
         if needs_flush { self.flush().await } else { Ok(()) }
     }
 
-    /// fsync and fdatasync of an inode whose dirty pages were written.
-    pub(super) async fn sync_file(&self, ino: Ino, kind: SyncKind) -> Result<()> {
+    /// fsync and fdatasync of inodes whose dirty pages were written, by one commit or one flush.
+    pub(super) async fn sync_files(&self, inos: &[Ino], kind: SyncKind) -> Result<()> {
         if self.failed.get() {
             return Err(Errno::EROFS);
         }
-        let wanted = self.run(|state| {
-            let node = state.node(ino)?;
-            Ok((if kind == SyncKind::Data { node.data_tid } else { node.tid }, node.written_tid))
+        let tids = self.run(|state| {
+            let mut tids = Vec::with_capacity(inos.len());
+            for &ino in inos {
+                let node = state.node(ino)?;
+                tids.push((if kind == SyncKind::Data { node.data_tid } else { node.tid }, node.written_tid));
+            }
+            Ok(tids)
         });
-        let (wanted, written) = wanted.await?;
+        let tids = tids.await?;
         {
             let metrics = &mut self.state.borrow_mut().metrics;
-            match self.committed.get() < wanted {
-                true => metrics.fsyncs_by_commit += 1,
-                false => metrics.fsyncs_by_flush += 1,
-            }
+            let by_commit = tids.iter().filter(|(wanted, _)| self.committed.get() < *wanted).count();
+            metrics.fsyncs_by_commit += by_commit as u64;
+            metrics.fsyncs_by_flush += (tids.len() - by_commit) as u64;
         }
+        let wanted = tids.iter().map(|(wanted, _)| *wanted).max().unwrap_or(0);
         if !self.is_dual() {
             return self.commit_with_data(wanted).await;
         }
         self.commit_until(wanted).await?;
         // The data that were dispatched while a transaction was running come before that transaction.
-        if written > self.committed.get() { self.flush_data(ino).await } else { Ok(()) }
+        let is_late = |written: &u64| *written > self.committed.get();
+        let late = inos.iter().zip(&tids).filter(|(_, (_, written))| is_late(written)).map(|(ino, _)| *ino);
+        let late: Vec<Ino> = late.collect();
+        if late.is_empty() { Ok(()) } else { self.flush_data(&late).await }
     }
 
     /// Makes everything durable.
