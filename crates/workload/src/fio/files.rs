@@ -3,16 +3,15 @@
 //! Place in the data flow: the options about files are taken out of the sections; the remaining ones are parsed as for
 //! a device as large as all files of the job, one after the other; `on_files` runs the result.
 //!
-//! Invariants: files of one job are equally long; an address of a request determines file and offset, so sequential
-//! jobs go through one file after the other (`file_service_type=sequential`). An engine that keeps one request in
-//! flight has depth 1.
+//! Invariants: files of one job are equally long; an address of a request determines file and offset. An engine that keeps one request
+//! in flight has depth 1.
 //!
-//! Deliberately absent: `opendir`, formats of names, other orders of files.
+//! Deliberately absent: `opendir`, formats of names, skewed orders of files.
 
 use super::error::{Fault, FioError};
 use super::parse::{Section, expanded, sections};
 use super::resolve::{SYNCHRONOUS, jobs_of};
-use super::spec::JobSpec;
+use super::spec::{Direction, Distribution, JobSpec, Parts, Service};
 use super::value::{self, KbBase};
 use flashweir_core::Bytes;
 use flashweir_core::units::LBA_BYTES;
@@ -53,6 +52,7 @@ struct Draft {
     is_direct: bool,
     overwrites: bool,
     engine: Option<String>,
+    service: Option<Service>,
 }
 
 /// Parses a job file whose jobs use files. `file` is its name in messages.
@@ -85,7 +85,11 @@ pub fn parse_job_file_on_files(file: &str, text: &str) -> Result<FileJobs, FioEr
     let (specs, mut warnings) = jobs_of(file, &sections, &capacities)?;
     let mut jobs = Vec::new();
     for (section, spec) in specs {
-        jobs.push(drafts[section].job(sections[section].name, spec));
+        let conflict = |reason| {
+            let name = sections[section].name.to_owned();
+            place((sections[section].line, Fault::Conflict { section: name, reason }))
+        };
+        jobs.push(drafts[section].job(sections[section].name, spec).map_err(conflict)?);
     }
     for FileJob { spec, .. } in &mut jobs {
         let left_out = [
@@ -153,9 +157,10 @@ impl Draft {
             "buffered" => self.is_direct = !flag()?,
             "overwrite" => self.overwrites = flag()?,
             "file_service_type" => {
-                if text != "sequential" {
-                    return Err("sequential; requests go where their addresses lie");
-                }
+                self.service = Some(
+                    service(text)
+                        .ok_or("roundrobin, random or sequential; the first two with :N requests")?,
+                );
             }
             // This option also matters to the parser of the remaining ones.
             "ioengine" => {
@@ -196,7 +201,12 @@ impl Draft {
         }
     }
 
-    fn job(&self, section: &str, mut spec: JobSpec) -> FileJob {
+    /// Makes a job on files of one on a device; the error is a reason why it cannot be.
+    fn job(&self, section: &str, mut spec: JobSpec) -> Result<FileJob, String> {
+        let file_bytes = self.file_bytes().unwrap_or(LBA_BYTES);
+        if self.file_count() > 1 {
+            self.divide(&mut spec, file_bytes / LBA_BYTES)?;
+        }
         let directory = self.directory.trim_end_matches('/');
         let path = |name: &str| match name.starts_with('/') {
             true => name.to_owned(),
@@ -211,7 +221,48 @@ impl Draft {
         if is_synchronous {
             spec.iodepth = 1;
         }
-        let file_bytes = self.file_bytes().unwrap_or(LBA_BYTES);
-        FileJob { spec, files, file_bytes, is_direct: self.is_direct, overwrites: self.overwrites }
+        Ok(FileJob { spec, files, file_bytes, is_direct: self.is_direct, overwrites: self.overwrites })
+    }
+
+    /// Divides the region of a job among its files.
+    fn divide(&self, spec: &mut JobSpec, file_blocks: u64) -> Result<(), String> {
+        let directions = || Direction::ALL.into_iter().filter(|d| spec.mix.uses(*d)).map(|d| d as usize);
+        let least = directions().map(|d| u64::from(spec.sizes[d].min_blocks())).min().unwrap_or(1);
+        let most = directions().map(|d| u64::from(spec.sizes[d].max_blocks())).max().unwrap_or(1);
+        let count = self.file_count();
+        if spec.region.first.0 != 0 || spec.region.blocks + least <= count * file_blocks {
+            return Err("with several files, `offset` and a `size` that is smaller than all of them are not supported".into());
+        }
+        if most > file_blocks {
+            let (file, request) = (Bytes(file_blocks * LBA_BYTES), Bytes(most * LBA_BYTES));
+            return Err(format!("each of its files has {file}, less than its request of {request}"));
+        }
+        if spec.distribution.iter().any(|law| matches!(law, Distribution::Zoned(_))) {
+            return Err("zones of several files are not supported; give each job one file".into());
+        }
+        if spec.limits.blocks == Some(spec.region.blocks) {
+            // The end of a file that no request reaches counts in none of them.
+            let rest = if least == most { file_blocks % least } else { 0 };
+            spec.limits.blocks = Some(count * (file_blocks - rest));
+        }
+        spec.region.blocks = count * file_blocks;
+        let count = u32::try_from(count).expect("the number of files is checked when it is read");
+        spec.parts = Some(Parts { count, service: self.service.unwrap_or(Service::RoundRobin(1)) });
+        Ok(())
+    }
+}
+
+/// Reads an order of files as fio writes it: `roundrobin:4` changes after four requests.
+fn service(text: &str) -> Option<Service> {
+    let (name, every) = text.split_once(':').map_or((text, None), |(name, every)| (name, Some(every)));
+    let every = match every {
+        None => 1,
+        Some(every) => value::integer(every).and_then(|n| u32::try_from(n).ok()).filter(|&n| n > 0)?,
+    };
+    match name {
+        "roundrobin" => Some(Service::RoundRobin(every)),
+        "random" => Some(Service::Random(every)),
+        "sequential" => Some(Service::Sequential),
+        _ => None,
     }
 }

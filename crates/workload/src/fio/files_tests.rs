@@ -1,6 +1,6 @@
 use super::on_files::{FileJobError, prepare, run};
-use super::{FileJobs, parse_job_file_on_files};
-use flashweir_core::Duration;
+use super::{FileJob, FileJobs, FioJob, parse_job_file_on_files};
+use flashweir_core::{Duration, Instant};
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceOptions};
 use flashweir_fs::memfs::{MemFs, MemFsConfig};
@@ -8,6 +8,7 @@ use flashweir_fs::vfs::{Creds, Follow, HostCosts, MountOptions, Process, Vfs};
 use flashweir_sim::measure::JobResult;
 use flashweir_sim::request::Kind;
 use flashweir_sim::stack::{FlushMode, Stack};
+use flashweir_sim::workload::{Step, Workload};
 
 fn parse(text: &str) -> Result<FileJobs, String> {
     parse_job_file_on_files("j.fio", text).map_err(|error| error.to_string())
@@ -59,9 +60,18 @@ fn options_about_files_are_read_or_refused() {
         ("[a]\nsize=10%", {
             "j.fio:2: option `size` in [a] cannot be `10%`: expected a multiple of 512 bytes above 0, such as 1g"
         }),
-        ("[a]\nsize=1m\nfile_service_type=random", {
-            "j.fio:3: option `file_service_type` in [a] cannot be `random`: expected sequential; requests go where \
-             their addresses lie"
+        ("[a]\nsize=1m\nfile_service_type=zipf", {
+            "j.fio:3: option `file_service_type` in [a] cannot be `zipf`: expected roundrobin, random or sequential; \
+             the first two with :N requests"
+        }),
+        ("[a]\nnrfiles=2\nfilesize=1m\nsize=1m", {
+            "j.fio:1: [a]: with several files, `offset` and a `size` that is smaller than all of them are not supported"
+        }),
+        ("[a]\nnrfiles=4\nsize=32k\nbs=16k", {
+            "j.fio:1: [a]: each of its files has 8KiB, less than its request of 16KiB"
+        }),
+        ("[a]\nnrfiles=2\nsize=1m\nrw=randread\nrandom_distribution=zoned:50/10:50/90", {
+            "j.fio:1: [a]: zones of several files are not supported; give each job one file"
         }),
         ("[a]\nfilename=a::b", {
             "j.fio:2: option `filename` in [a] cannot be `a::b`: expected names separated by colons"
@@ -71,6 +81,63 @@ fn options_about_files_are_read_or_refused() {
         }),
     ] {
         assert_eq!(parse(text).unwrap_err(), message, "{text}");
+    }
+}
+
+/// The requests of the only job as letter and file, such as `w0` for a write to the first one. Each completes before the next.
+fn order(text: &str) -> String {
+    let jobs = parse(text).unwrap_or_else(|error| panic!("{error}")).jobs;
+    let [FileJob { spec, file_bytes, files, .. }] = &jobs[..] else { panic!("{jobs:?}") };
+    let mut job = FioJob::new(spec.clone(), 1);
+    let mut order = Vec::new();
+    loop {
+        let request = match job.poll(Instant::ZERO) {
+            Step::Submit(request) => request,
+            Step::Done => return order.join(" "),
+            step => panic!("{step:?}"),
+        };
+        let file = request.lba.0 * 512 / file_bytes;
+        let letter = match request.kind {
+            Kind::Read => 'r',
+            Kind::Write => 'w',
+            _ => 's',
+        };
+        let all = file == files.len() as u64;
+        let files = if all { 0..files.len() as u64 } else { file..file + 1 };
+        order.extend(files.map(|file| format!("{letter}{file}")));
+        job.completed(Instant::ZERO, request.token);
+    }
+}
+
+/// As fio 3.33 logs them with `write_iolog`. A sync goes to the file whose turn it is, whether or not that was written.
+#[test]
+fn files_take_turns_as_in_fio() {
+    for (options, logged) in [
+        ("nrfiles=3\nrw=randwrite\nfsync=2", "w0 w1 s2 w0 w1 s2 w0 w1 s2 w0 w1 s2 w2 w2 s2 w2 w2"),
+        (
+            "nrfiles=3\nrw=write\nfsync=1",
+            "w0 s1 w2 s0 w1 s2 w0 s1 w2 s0 w1 s2 w0 s1 w2 s0 w1 s2 w0 s1 w2 s0 w1",
+        ),
+        ("nrfiles=2\nrw=randwrite\nfsync=3\nfile_service_type=roundrobin:2", "w0 w0 w1 s1 w0 w0 w1 s1 w1 w1"),
+        ("nrfiles=2\nrw=randwrite\nfsync=3\nfile_service_type=sequential", "w0 w0 w0 s0 w0 w1 w1 s1 w1 w1"),
+        (
+            "nrfiles=3\nrw=write\nfsync=3\nfile_service_type=sequential\nend_fsync=1",
+            "w0 w0 w0 s0 w0 w1 w1 s1 w1 w1 w2 s2 w2 w2 w2 s0 s1 s2",
+        ),
+        ("nrfiles=2\nrw=randread", "r0 r1 r0 r1 r0 r1 r0 r1"),
+    ] {
+        assert_eq!(order(&format!("[a]\nfilesize=16k\nbs=4k\n{options}")), logged, "{options}");
+    }
+}
+
+#[test]
+fn each_page_of_each_file_is_visited_once() {
+    for service in ["roundrobin:3", "random", "random:5", "sequential"] {
+        let text = format!("[a]\nnrfiles=5\nfilesize=42k\nbs=4k\nrw=randread\nfile_service_type={service}");
+        let order = order(&text);
+        for file in 0..5 {
+            assert_eq!(order.matches(&format!("r{file}")).count(), 10, "{service}: {order}");
+        }
     }
 }
 

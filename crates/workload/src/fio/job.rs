@@ -3,17 +3,18 @@
 //! Place in the data flow: the world polls it for requests and passes completions back; a [`JobSpec`] says what to do,
 //! [`super::distribution`] at which addresses.
 //!
-//! Invariants: at most `iodepth` requests are in flight; a flush is in flight alone; every request lies in the region;
-//! nothing is allocated after construction.
+//! Invariants: at most `iodepth` requests are in flight; a flush is in flight alone; every request lies in the region, and in
+//! one of its files if there are several; nothing is allocated after construction.
 //!
 //! Deliberately absent: several jobs. The caller that runs a job file starts the jobs of a stonewall group when all
 //! jobs of the preceding group are done.
 
 use super::distribution::{Picker, Sweep};
 use super::spec::{
-    Direction, JobSpec, Limits, Mix, Process, Rate, Region, Sequencer, Sizes, Think, Verify, Walk,
+    Direction, JobSpec, Limits, Mix, Process, Rate, Region, Sequencer, Service, Sizes, Think, Verify, Walk,
 };
 use super::steady::Search;
+use flashweir_core::random::mix;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Duration, Instant, Lba, RandomStream};
 use flashweir_sim::measure::{LogSpec, SteadyState};
@@ -80,7 +81,7 @@ enum Pair {
     Writing(Place),
 }
 
-/// A range of sectors in the region.
+/// A range of sectors in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     first: u64,
@@ -171,14 +172,68 @@ impl Pace {
 #[derive(Clone, Debug)]
 struct Lane {
     sizes: SizePicker,
-    picker: Picker,
     align_blocks: u64,
     random_percent: u8,
-    /// The last range, if there was one.
-    last: Option<Place>,
-    /// Number of requests left in the run that the last random address began.
-    run_left: u32,
     pace: Option<Pace>,
+}
+
+/// State of a file, or of the device, between its requests.
+#[derive(Clone, Debug)]
+struct Front {
+    pickers: [Picker; 3],
+    sweep: Option<Sweep>,
+    /// The last range of each direction, if there was one.
+    last: [Option<Place>; 3],
+    /// Number of requests left in the run that the last random address of each direction began.
+    run_left: [u32; 3],
+    /// Sectors left of a file that is to be done.
+    left_blocks: u64,
+    is_done: bool,
+}
+
+/// The files of a job that has several.
+#[derive(Clone, Debug)]
+struct Turns {
+    service: Service,
+    current: usize,
+    /// Number of requests and flushes left in the turn of the current file.
+    left: u32,
+    /// The file at which round robin goes on.
+    next: usize,
+    /// The other files.
+    parked: Vec<Option<Front>>,
+    /// Sectors of a file after which it is done.
+    file_blocks: u64,
+    /// Smallest request, in sectors.
+    least: u64,
+    stream: RandomStream,
+}
+
+impl Turns {
+    /// The next file that is not done; `None` if all are. The current one is not among the parked.
+    fn choose(&mut self, is_current_done: bool) -> Option<usize> {
+        let count = self.parked.len();
+        let is_open = |file: &usize| match &self.parked[*file] {
+            Some(front) => !front.is_done,
+            None => !is_current_done,
+        };
+        let file = match self.service {
+            Service::Random(_) => {
+                let open = (0..count).filter(&is_open).count() as u64;
+                let nth = if open > 0 { self.stream.below(open) } else { return None };
+                (0..count).filter(&is_open).nth(nth as usize)?
+            }
+            Service::RoundRobin(_) | Service::Sequential => {
+                (0..count).map(|step| (self.next + step) % count).find(is_open)?
+            }
+        };
+        self.next = (file + 1) % count;
+        self.left = match self.service {
+            Service::RoundRobin(every) | Service::Random(every) => every,
+            Service::Sequential => u32::MAX,
+        };
+        Some(file)
+    }
 }
 
 /// The random streams of a job, one for each purpose.
@@ -205,8 +260,13 @@ pub struct FioJob {
     /// A direction whose next request is not due yet.
     chosen: Option<Direction>,
     region: Region,
+    /// Beginning of the current file, in sectors of the device.
+    base: u64,
+    /// Length of a file.
+    part_blocks: u64,
     walk: Walk,
-    sweep: Option<Sweep>,
+    front: Front,
+    turns: Option<Box<Turns>>,
     lanes: [Lane; 3],
     streams: Streams,
     fsync: Counter,
@@ -218,7 +278,7 @@ pub struct FioJob {
     think_from: Instant,
     counts_from: Instant,
     steady: Option<Box<Sought>>,
-    /// Lengths of writes that will be read back, by their first sector.
+    /// Lengths of writes that will be read back, by their first sector on the device.
     written: Option<BTreeMap<u64, u32>>,
     spec: Box<JobSpec>,
 }
@@ -271,8 +331,6 @@ impl FioJob {
         let lane = |direction: Direction| {
             let d = direction as usize;
             let sizes = SizePicker::new(&spec.sizes[d]);
-            let align = u64::from(spec.align_blocks[d]);
-            let addresses = spec.region.blocks.saturating_sub(u64::from(sizes.min())) / align + 1;
             let pace = match spec.rate[d] {
                 Rate::Unlimited => None,
                 Rate::BytesPerSecond(bytes_per_s) => {
@@ -281,17 +339,48 @@ impl FioJob {
             };
             Lane {
                 sizes,
-                picker: Picker::new(&spec.distribution[d], addresses, align, key),
-                align_blocks: align,
+                align_blocks: u64::from(spec.align_blocks[d]),
                 random_percent: spec.random_percent[d],
-                last: None,
-                run_left: 0,
                 pace,
             }
         };
+        let part_blocks = spec.region.blocks / spec.parts.map_or(1, |parts| u64::from(parts.count));
         let used = Direction::ALL.into_iter().find(|d| spec.mix.uses(*d)).unwrap_or(Direction::Read);
-        let align = u64::from(spec.align_blocks[used as usize]);
-        let sweep = spec.random_map.then(|| Sweep::new(spec.region.blocks / align, &mut address));
+        // Of the others it is not known when nothing is left of a file.
+        let is_finite =
+            spec.limits.blocks.is_some() && (spec.random_map || matches!(spec.walk, Walk::Sequential { .. }));
+        let file_blocks = if is_finite { part_blocks } else { u64::MAX };
+        let mut front = |file: u32| Front {
+            pickers: Direction::ALL.map(|direction| {
+                let d = direction as usize;
+                let align = u64::from(spec.align_blocks[d]);
+                let addresses = part_blocks.saturating_sub(u64::from(spec.sizes[d].min_blocks())) / align + 1;
+                let key = if file == 0 { key } else { mix(key ^ u64::from(file)) };
+                Picker::new(&spec.distribution[d], addresses, align, key)
+            }),
+            sweep: spec
+                .random_map
+                .then(|| Sweep::new(part_blocks / u64::from(spec.align_blocks[used as usize]), &mut address)),
+            last: [None; 3],
+            run_left: [0; 3],
+            left_blocks: file_blocks,
+            is_done: false,
+        };
+        let first = front(0);
+        let turns = spec.parts.map(|parts| {
+            let sizes = Direction::ALL.into_iter().filter(|d| spec.mix.uses(*d));
+            let least = sizes.map(|d| u64::from(spec.sizes[d as usize].min_blocks())).min();
+            Box::new(Turns {
+                service: parts.service,
+                current: 0,
+                left: 0,
+                next: 0,
+                parked: (0..parts.count).map(|file| (file > 0).then(|| front(file))).collect(),
+                file_blocks,
+                least: least.unwrap_or(1),
+                stream: stream("file"),
+            })
+        });
         let Limits { blocks, requests, .. } = spec.limits;
         let ramps = spec.ramp > Duration::ZERO;
         Self {
@@ -306,8 +395,11 @@ impl FioJob {
             pair: Pair::Whole,
             chosen: None,
             region: spec.region,
+            base: spec.region.first.0,
+            part_blocks,
             walk: spec.walk,
-            sweep,
+            front: first,
+            turns,
             lanes: Direction::ALL.map(lane),
             streams: Streams { mix: stream("mix"), size: stream("size"), address, pace: stream("pace") },
             fsync: Counter::new(spec.fsync),
@@ -388,8 +480,9 @@ impl FioJob {
         match next {
             Some((first, blocks)) => {
                 self.in_flight += 1;
-                let (lba, token) = (Lba(self.region.first.0 + first), self.token(CLASS_VERIFY));
-                let request = Request { kind: Kind::Read, lba, blocks, fua: false, intended: now, token };
+                let token = self.token(CLASS_VERIFY);
+                let request =
+                    Request { kind: Kind::Read, lba: Lba(first), blocks, fua: false, intended: now, token };
                 Some(Step::Submit(request))
             }
             None if self.in_flight > 0 => Some(Step::Blocked),
@@ -406,10 +499,45 @@ impl FioJob {
         self.serial << CLASS_BITS | class
     }
 
-    fn flush(&mut self, now: Instant) -> Step {
+    /// A flush. Of several files it is that of the next one, as in fio, or of all, with the end of the region as its address.
+    fn flush(&mut self, now: Instant, last: bool) -> Step {
         self.in_flight = 1;
         let token = self.token(CLASS_FLUSH);
-        Step::Submit(Request { kind: Kind::Flush, lba: Lba(0), blocks: 0, fua: false, intended: now, token })
+        let lba = match self.turns {
+            None => Lba(0),
+            Some(_) if last => Lba(self.region.first.0 + self.region.blocks),
+            Some(_) => {
+                self.turn(true);
+                Lba(self.base)
+            }
+        };
+        Step::Submit(Request { kind: Kind::Flush, lba, blocks: 0, fua: false, intended: now, token })
+    }
+
+    /// Goes to the file of the next request or flush. As in fio, only a request finds that nothing is left of a file; when nothing is
+    /// left of any, all begin again.
+    fn turn(&mut self, is_flush: bool) {
+        let Some(turns) = &mut self.turns else { return };
+        loop {
+            if turns.left == 0 || self.front.is_done {
+                let Some(file) = turns.choose(self.front.is_done) else {
+                    for front in turns.parked.iter_mut().flatten().chain([&mut self.front]) {
+                        (front.left_blocks, front.is_done) = (turns.file_blocks, false);
+                    }
+                    continue;
+                };
+                if let Some(front) = turns.parked[file].take() {
+                    turns.parked[turns.current] = Some(std::mem::replace(&mut self.front, front));
+                    turns.current = file;
+                    self.base = self.region.first.0 + file as u64 * self.part_blocks;
+                }
+            }
+            if is_flush || self.front.left_blocks >= turns.least {
+                turns.left -= 1;
+                return;
+            }
+            self.front.is_done = true;
+        }
     }
 
     /// Performs one step of a running job; returns `None` if the phase changed instead.
@@ -490,8 +618,12 @@ impl FioJob {
     fn request(&mut self, direction: Direction, intended: Instant) -> Request {
         let place = match self.pair {
             Pair::Writing(place) => place,
-            Pair::Whole | Pair::Trimming(_) => self.place(direction),
+            Pair::Whole | Pair::Trimming(_) => {
+                self.turn(false);
+                self.place(direction)
+            }
         };
+        let first = self.base + place.first;
         let bytes = u64::from(place.blocks) * LBA_BYTES;
         if let Some(pace) = &mut self.lanes[direction as usize].pace {
             pace.advance(bytes, &mut self.streams.pace);
@@ -514,7 +646,7 @@ impl FioJob {
         if writes {
             self.wrote = true;
             if let Some(written) = &mut self.written {
-                let longest = written.entry(place.first).or_insert(0);
+                let longest = written.entry(first).or_insert(0);
                 *longest = (*longest).max(place.blocks);
             }
             let (fsync, fdatasync) = (self.fsync.step(), self.fdatasync.step());
@@ -538,7 +670,7 @@ impl FioJob {
                 Direction::Write => Kind::Write,
                 Direction::Trim => Kind::Trim,
             },
-            lba: Lba(self.region.first.0 + place.first),
+            lba: Lba(first),
             blocks: place.blocks,
             fua: writes && self.spec.fua,
             intended,
@@ -554,34 +686,41 @@ impl FioJob {
     /// Returns size and address of the next request in a direction.
     #[inline]
     fn place(&mut self, direction: Direction) -> Place {
-        let lane = &mut self.lanes[direction as usize];
+        let d = direction as usize;
+        let (lane, front) = (&self.lanes[d], &mut self.front);
         let blocks = lane.sizes.next(&mut self.streams.size);
         let place = match self.walk {
-            Walk::Sequential { gap_blocks } => lane.after_last(blocks, gap_blocks, self.region.blocks),
+            Walk::Sequential { gap_blocks } => {
+                lane.after(front.last[d], blocks, gap_blocks, self.part_blocks)
+            }
             Walk::Random { run } => {
-                let goes_on = lane.run_left > 0
+                let goes_on = front.run_left[d] > 0
                     || lane.random_percent < 100
                         && self.streams.mix.below(100) >= u64::from(lane.random_percent);
-                match goes_on.then(|| lane.in_run(blocks, self.spec.sequencer, self.region.blocks)).flatten()
+                let sequencer = self.spec.sequencer;
+                match goes_on
+                    .then(|| lane.in_run(front.last[d], blocks, sequencer, self.part_blocks))
+                    .flatten()
                 {
                     Some(place) => {
-                        lane.run_left = lane.run_left.saturating_sub(1);
+                        front.run_left[d] = front.run_left[d].saturating_sub(1);
                         place
                     }
                     None => {
-                        lane.run_left = run - 1;
+                        front.run_left[d] = run - 1;
                         let stream = &mut self.streams.address;
-                        let index = match &mut self.sweep {
+                        let index = match &mut front.sweep {
                             Some(sweep) => sweep.next(stream),
-                            None => lane.picker.next(stream),
+                            None => front.pickers[d].next(stream),
                         };
-                        lane.fitted(index * lane.align_blocks, blocks, self.region.blocks)
+                        lane.fitted(index * lane.align_blocks, blocks, self.part_blocks)
                     }
                 }
             }
         };
-        debug_assert!(place.first + u64::from(place.blocks) <= self.region.blocks);
-        lane.last = Some(place);
+        debug_assert!(place.first + u64::from(place.blocks) <= self.part_blocks);
+        front.last[d] = Some(place);
+        front.left_blocks = front.left_blocks.saturating_sub(u64::from(place.blocks));
         place
     }
 
@@ -590,7 +729,7 @@ impl FioJob {
         match then {
             Then::LastFlush => {
                 self.phase = Phase::Flushing { last: true };
-                Some(self.flush(now))
+                Some(self.flush(now, true))
             }
             Then::Verify => {
                 // As in fio, the run time starts again.
@@ -604,7 +743,7 @@ impl FioJob {
             }
             Then::Flush => {
                 self.phase = Phase::Flushing { last: false };
-                Some(self.flush(now))
+                Some(self.flush(now, false))
             }
             Then::Think => {
                 let pause = self.think.map_or(Duration::ZERO, |think| think.pause);
@@ -690,39 +829,45 @@ impl FioJob {
 }
 
 impl Lane {
-    /// Shrinks a request to the smallest size if it would leave the region.
+    /// Shrinks a request to the smallest size if it would leave the file.
     #[inline]
-    fn fitted(&self, first: u64, blocks: u32, region_blocks: u64) -> Place {
-        let fits = first + u64::from(blocks) <= region_blocks;
+    fn fitted(&self, first: u64, blocks: u32, file_blocks: u64) -> Place {
+        let fits = first + u64::from(blocks) <= file_blocks;
         Place { first, blocks: if fits { blocks } else { self.sizes.min() } }
     }
 
-    /// Returns the next range of a sequential walk, which wraps around at the ends of the region.
-    fn after_last(&self, blocks: u32, gap_blocks: i64, region_blocks: u64) -> Place {
-        let Some(last) = self.last else { return Place { first: 0, blocks } };
+    /// Returns the next range of a sequential walk, which wraps around at the ends of the file.
+    fn after(&self, last: Option<Place>, blocks: u32, gap_blocks: i64, file_blocks: u64) -> Place {
+        let Some(last) = last else { return Place { first: 0, blocks } };
         let end = last.first + u64::from(last.blocks);
         let first = match end.checked_add_signed(gap_blocks) {
             Some(first) => first,
             None => {
-                let top = region_blocks.saturating_sub(gap_blocks.unsigned_abs());
-                top.min(region_blocks - u64::from(blocks))
+                let top = file_blocks.saturating_sub(gap_blocks.unsigned_abs());
+                top.min(file_blocks - u64::from(blocks))
             }
         };
-        if first + u64::from(self.sizes.min()) > region_blocks {
+        if first + u64::from(self.sizes.min()) > file_blocks {
             return Place { first: 0, blocks };
         }
-        self.fitted(first, blocks, region_blocks)
+        self.fitted(first, blocks, file_blocks)
     }
 
-    /// Returns the next range of a run, or `None` if the run reaches the end of the region.
-    fn in_run(&self, blocks: u32, sequencer: Sequencer, region_blocks: u64) -> Option<Place> {
-        let first = match (self.last, sequencer) {
+    /// Returns the next range of a run, or `None` if the run reaches the end of the file.
+    fn in_run(
+        &self,
+        last: Option<Place>,
+        blocks: u32,
+        sequencer: Sequencer,
+        file_blocks: u64,
+    ) -> Option<Place> {
+        let first = match (last, sequencer) {
             (None, _) => 0,
             (Some(last), Sequencer::Sequential) => last.first + u64::from(last.blocks),
             (Some(last), Sequencer::Identical) => last.first,
         };
-        let fits = first + u64::from(self.sizes.min()) <= region_blocks;
-        fits.then(|| self.fitted(first, blocks, region_blocks))
+        let fits = first + u64::from(self.sizes.min()) <= file_blocks;
+        fits.then(|| self.fitted(first, blocks, file_blocks))
     }
 }
 

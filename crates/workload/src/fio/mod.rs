@@ -34,8 +34,8 @@ pub use files::{FileJob, FileJobs, parse_job_file_on_files};
 pub use job::FioJob;
 pub use resolve::{JobFile, parse_job_file};
 pub use spec::{
-    Direction, Distribution, JobSpec, Limits, Mix, Process, Rate, Region, Sequencer, Sizes, Steady, Think,
-    Verify, Walk, Zone,
+    Direction, Distribution, JobSpec, Limits, Mix, Parts, Process, Rate, Region, Sequencer, Service, Sizes,
+    Steady, Think, Verify, Walk, Zone,
 };
 
 #[cfg(test)]

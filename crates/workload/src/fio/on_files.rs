@@ -3,9 +3,9 @@
 //! Place in the data flow: [`prepare`] makes the files; [`run`] polls each [`FioJob`], lets a [`Worker`] that calls a
 //! [`File`] execute each request, and fills a [`Recorder`] for each job.
 //!
-//! Invariants: the jobs of a stonewall group run concurrently, groups one after the other; a flush is an fsync of every
-//! file that the job wrote since its last flush (an fdatasync if the job asks for no more); a request that reaches
-//! beyond its file is cut off at the file's end.
+//! Invariants: the jobs of a stonewall group run concurrently, groups one after the other; a flush is an fsync of the file whose turn it
+//! is, and the last one of every file (an fdatasync if the job asks for no more); a request that reaches beyond its file is cut
+//! off at the file's end.
 
 use super::files::FileJob;
 use super::job::FioJob;
@@ -177,8 +177,6 @@ struct Shared<F: Fs> {
     files: Vec<(String, File<F>)>,
     file_bytes: u64,
     sync: SyncKind,
-    /// Files written since the last flush.
-    written: RefCell<BTreeSet<usize>>,
     finished: RefCell<Vec<Finished>>,
     /// Waker of the job, while it waits for a request to finish.
     waiting: RefCell<Option<Waker>>,
@@ -250,7 +248,6 @@ async fn run_job<F: Fs>(
         files,
         file_bytes: job.file_bytes,
         sync: if only_data { SyncKind::Data } else { SyncKind::All },
-        written: RefCell::default(),
         finished: RefCell::default(),
         waiting: RefCell::default(),
         idle: RefCell::default(),
@@ -368,22 +365,21 @@ async fn carry_out<F: Fs>(shared: Weak<Shared<F>>, handle: Handle, worker: Rc<Wo
 }
 
 async fn call<F: Fs>(shared: &Shared<F>, request: &Request, content: u64) -> Moved {
+    let at = request.lba.0 * LBA_BYTES;
+    let (number, offset) = ((at / shared.file_bytes) as usize, at % shared.file_bytes);
     if request.kind == Kind::Flush {
-        for file in shared.written.take() {
+        // The end of the last file stands for all of them.
+        let files = if number < shared.files.len() { number..number + 1 } else { 0..shared.files.len() };
+        for file in files {
             shared.files[file].1.sync(shared.sync).await.map_err(|errno| (file, errno))?;
         }
         return Ok(0);
     }
-    let at = request.lba.0 * LBA_BYTES;
-    let (number, offset) = ((at / shared.file_bytes) as usize, at % shared.file_bytes);
     let bytes = (u64::from(request.blocks) * LBA_BYTES).min(shared.file_bytes - offset);
     let file = &shared.files[number].1;
     let done = match request.kind {
         Kind::Read => file.pread(offset, Sink::nowhere(bytes)).await,
-        Kind::Write => {
-            shared.written.borrow_mut().insert(number);
-            file.pwrite(offset, Source::pattern(content, bytes)).await
-        }
+        Kind::Write => file.pwrite(offset, Source::pattern(content, bytes)).await,
         Kind::Trim | Kind::WriteZeroes | Kind::Flush => Err(Errno::EOPNOTSUPP),
     };
     done.map_err(|errno| (number, errno))

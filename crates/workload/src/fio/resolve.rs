@@ -261,6 +261,7 @@ impl Resolver<'_> {
             walk: self.walk(region)?,
             sequencer: draft.sequencer,
             region,
+            parts: None,
             align_blocks: std::array::from_fn(|d| match draft.align[d] {
                 Some(bytes) => (bytes / LBA_BYTES) as u32,
                 None => sizes[d].min_blocks(),

@@ -225,6 +225,26 @@ pub struct Steady {
     pub ramp: Duration,
 }
 
+/// Order in which a job serves its files (`file_service_type`). A turn is so many requests and flushes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// The files take turns.
+    RoundRobin(u32),
+    /// Each turn is that of a file at random.
+    Random(u32),
+    /// Each file until nothing of it is left.
+    Sequential,
+}
+
+/// Several files of the same length, one after the other in the region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// Number of files.
+    pub count: u32,
+    /// Order of their turns.
+    pub service: Service,
+}
+
 /// One job of a job file; clones made by `numjobs` are separate jobs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobSpec {
@@ -254,6 +274,8 @@ pub struct JobSpec {
     pub sequencer: Sequencer,
     /// Region of the device.
     pub region: Region,
+    /// Files in the region; `None` is one file, or the device.
+    pub parts: Option<Parts>,
     /// Request sizes by direction.
     pub sizes: [Sizes; 3],
     /// Alignment of random addresses by direction, in sectors.
