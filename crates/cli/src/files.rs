@@ -113,6 +113,10 @@ pub(crate) struct FormatOptions {
     /// SHARE (SOJ with ordered data, SDJ with `--journal-mode journal`), which needs a device with ftl.share.pages [default: write]
     #[arg(long, value_name = "WAY", value_enum)]
     checkpoint: Option<CheckpointArg>,
+    /// ext4 with --journal-mode journal: a sync commits whatever was changed, of any file, as it does on Linux; otherwise only what was
+    /// changed of its own
+    #[arg(long)]
+    forced_commits: bool,
     /// F2FS: how cleaning moves blocks of data: it reads and writes them, or their new places take over the old ones by SHARE (SSC),
     /// which needs a device with ftl.share.pages [default: copy]
     #[arg(long, value_name = "WAY", value_enum)]
@@ -186,6 +190,7 @@ impl FormatOptions {
             (self.journal_mode.is_some(), "--journal-mode", Kind::Ext4),
             (self.multi_version, "--multi-version", Kind::Ext4),
             (self.checkpoint.is_some(), "--checkpoint", Kind::Ext4),
+            (self.forced_commits, "--forced-commits", Kind::Ext4),
             (self.clean.is_some(), "--clean", Kind::F2fs),
             (self.fastboot, "--fastboot", Kind::F2fs),
             (self.range_checkpoints, "--range-checkpoints", Kind::F2fs),
@@ -193,12 +198,16 @@ impl FormatOptions {
         ] {
             needs(is_given, option, needed, kind)?;
         }
+        if self.forced_commits && self.journal_mode != Some(JournalModeArg::Journal) {
+            return Err(Failure::Usage("--forced-commits needs --journal-mode journal".into()));
+        }
         if self.range_checkpoints && self.is_dual() {
             return Err(Failure::Usage("--range-checkpoints needs --commit legacy, and it is dual".into()));
         }
         let mut mode = Mode::from(kind).committing(self.commit_mode());
         mode.ext4.journaling = self.journal_mode.map_or_else(Default::default, JournalModeArg::journaling);
         mode.ext4.multi_version = self.multi_version;
+        mode.ext4.forced_commits = self.forced_commits;
         if self.checkpoint == Some(CheckpointArg::Share) {
             mode.ext4.checkpoint_by = CheckpointBy::Share;
         }

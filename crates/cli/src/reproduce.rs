@@ -127,7 +127,8 @@ fn number(value: f64) -> String {
 fn quantity(claim: &Claim, study: Option<&Study>) -> String {
     let over = claim.over.as_ref().map_or(String::new(), |over| format!(" / {over}"));
     let parameter = study.map_or("", |study| study.parameter);
-    format!("{} {}{over} at {} {parameter}", claim.metric, claim.of, claim.at)
+    let at = claim.at.map_or("in the mean over".into(), |at| format!("at {at}"));
+    format!("{} {}{over} {at} {parameter}", claim.metric, claim.of)
 }
 
 fn lines(

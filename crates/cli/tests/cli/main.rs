@@ -92,7 +92,7 @@ const FILES: [(&str, &str); 25] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 216] = [
+const BAD: [(&str, &str); 218] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("check", "missing: --verify <SHELL COMMAND>, <COMMAND>..."),
     ("check --verify true --", "missing: <COMMAND>..."),
@@ -222,12 +222,14 @@ const BAD: [(&str, &str); 216] = [
     ("files varmail --device rflush --commit dual", "--commit cannot be `dual` on rflush: order.policy is none: expected --set order.policy=in-order-recovery, or --commit legacy"),
     ("files varmail --device barrier-850 --commit dual --range-checkpoints", "--range-checkpoints needs --commit legacy, and it is dual"),
     ("files varmail --device rflush --format ext4 --commit dual", "--commit cannot be `dual` on rflush: order.policy is none: expected --set order.policy=in-order-recovery, or --commit legacy"),
+    ("files varmail --device rflush --forced-commits", "--forced-commits needs --format ext4, and it is f2fs"),
+    ("files varmail --device rflush --format ext4 --forced-commits", "--forced-commits needs --journal-mode journal"),
     ("files varmail --device rflush --format ext4 --fastboot", "--fastboot needs --format f2fs, and it is ext4"),
     ("files varmail --device rflush --format ext4 --range-checkpoints", "--range-checkpoints needs --format f2fs, and it is ext4"),
     ("files varmail --device rflush --format ext4 --flush rflush", "--flush rflush needs --format f2fs, and it is ext4"),
     ("files varmail --device rflush --runtime 0s", "--runtime cannot be `0s`: expected more than 0"),
     ("reproduce", "missing: <PAPER>"),
-    ("reproduce rflsh", "PAPER cannot be `rflsh`: expected rflush or barrier; did you mean `rflush`?"),
+    ("reproduce rflsh", "PAPER cannot be `rflsh`: expected rflush, barrier or share; did you mean `rflush`?"),
     ("crash files --format ext4 --planted no-inode", "--planted: `no-inode` is no planted bug of ext4: expected one of no-barriers, unordered-data, no-flush-before-commit, lazy-commit, no-revoke, no-orphans, early-discard-of-freed, trusted-old-commits"),
     ("reproduce rflush --study thread", "--study cannot be `thread`: expected one of threads, fileserver-tpcc-direct, fileserver-linkbench-direct, tpcc-linkbench-direct, fileserver-tpcc-buffered, fileserver-linkbench-buffered, threads-one-lock, threads-checkpoints; did you mean `threads`?"),
     ("reproduce rflush --seeds 0", "--seeds cannot be `0`: expected a whole number from 1 to 100000"),

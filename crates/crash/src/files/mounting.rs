@@ -99,6 +99,7 @@ fn ext4_options(Setup { format, base, .. }: Setup) -> Ext4Options {
         journaling: format.journaling,
         commit_mode: format.commit_mode,
         multi_version: base & 2 != 0,
+        forced_commits: base & 16 != 0,
         // Within a sequence, checkpoints must coincide with transactions that are not durable. Those that share come more often on
         // one volume than on the other.
         checkpoint_blocks: match (format.shares, format.is_dual()) {

@@ -10,6 +10,7 @@
 
 mod barrier;
 mod rflush;
+mod share;
 mod study;
 
 pub use barrier::device_of as barrier_device;
@@ -38,8 +39,8 @@ pub struct Claim {
     pub of: String,
     /// Variant whose metric the value is divided by, if any.
     pub over: Option<String>,
-    /// Value of the study's parameter.
-    pub at: f64,
+    /// Value of the study's parameter; without one the value is the mean over all of them.
+    pub at: Option<f64>,
     /// The paper's value, in its words.
     pub paper: String,
     /// Lower end of the band.
@@ -93,7 +94,7 @@ impl Paper {
             };
             let has = |variant: &str| study.variants.contains(&variant);
             let (least, most) = (claim.least.unwrap_or(f64::MIN), claim.most.unwrap_or(f64::MAX));
-            let is_measured = |scale| (study.points)(scale).contains(&claim.at);
+            let is_measured = |scale: Scale| claim.at.is_none_or(|at| (study.points)(scale).contains(&at));
             let sources = [&claim.figure, &claim.text, &claim.paper];
             match () {
                 () if self.claim.iter().filter(|other| other.id == claim.id).count() != 1 => {
@@ -123,13 +124,21 @@ impl Paper {
 impl Claim {
     /// Value that the claim is about.
     pub fn value(&self, rows: &[Row]) -> Option<f64> {
-        let metric = |variant: &str| {
-            let row = rows.iter().find(|row| row.variant == variant && row.x == self.at)?;
+        let metric = |variant: &str, x: f64| {
+            let row = rows.iter().find(|row| row.variant == variant && row.x == x)?;
             row.metrics.get(self.metric.as_str()).copied()
         };
-        let value = match &self.over {
-            Some(over) => metric(&self.of)? / metric(over)?,
-            None => metric(&self.of)?,
+        let value = |x: f64| match &self.over {
+            Some(over) => Some(metric(&self.of, x)? / metric(over, x)?),
+            None => metric(&self.of, x),
+        };
+        let value = match self.at {
+            Some(x) => value(x)?,
+            None => {
+                let of = rows.iter().filter(|row| row.variant == self.of);
+                let values: Vec<f64> = of.map(|row| value(row.x)).collect::<Option<_>>()?;
+                values.iter().sum::<f64>() / values.len() as f64
+            }
         };
         value.is_finite().then_some(value)
     }
@@ -160,9 +169,10 @@ impl Claim {
 }
 
 /// Papers that can be reproduced: name, claims, studies.
-const PAPERS: [(&str, &str, &[Study]); 2] = [
+const PAPERS: [(&str, &str, &[Study]); 3] = [
     ("rflush", include_str!("../../claims/rflush.toml"), rflush::STUDIES),
     ("barrier", include_str!("../../claims/barrier.toml"), barrier::STUDIES),
+    ("share", include_str!("../../claims/share.toml"), share::STUDIES),
 ];
 
 /// Names of the papers.
@@ -203,7 +213,7 @@ mod tests {
         assert!(refused(Claim { study: "nothing".into(), ..claim.clone() }));
         assert!(refused(Claim { metric: "nothing".into(), ..claim.clone() }));
         assert!(refused(Claim { of: "nobody".into(), ..claim.clone() }));
-        assert!(refused(Claim { at: -1.0, ..claim.clone() }));
+        assert!(refused(Claim { at: Some(-1.0), ..claim.clone() }));
         assert!(refused(Claim { least: None, most: None, ..claim.clone() }));
         assert!(refused(Claim { least: Some(2.0), most: Some(1.0), ..claim.clone() }));
         assert!(refused(Claim { text: " ".into(), ..claim.clone() }));
@@ -213,8 +223,8 @@ mod tests {
     fn a_verdict_is_what_the_band_says() {
         let (paper, _) = paper("rflush").unwrap();
         let claim = Claim { least: Some(2.0), most: Some(3.0), over: None, ..paper.claim[0].clone() };
-        let row =
-            |value| Row { variant: "RFLUSH", x: claim.at, metrics: BTreeMap::from([("sync_iops", value)]) };
+        let row_at = |x, value| Row { variant: "RFLUSH", x, metrics: BTreeMap::from([("sync_iops", value)]) };
+        let row = |value| row_at(claim.at.unwrap(), value);
         for (value, verdict) in [
             (1.99, Verdict::Outside),
             (2.0, Verdict::Reproduced),
@@ -225,6 +235,9 @@ mod tests {
             assert_eq!(claim.verdict(claim.value(&[row(value)])), verdict, "{value}");
         }
         assert_eq!(claim.verdict(claim.value(&[])), Verdict::NotMeasured);
+        let mean = Claim { at: None, ..claim.clone() };
+        assert_eq!(mean.value(&[row_at(1.0, 2.0), row_at(8.0, 5.0)]), Some(3.5));
+        assert_eq!(mean.value(&[]), None);
         assert_eq!(claim.band(), "2 to 3");
     }
 }

@@ -55,6 +55,10 @@ pub struct Ext4Options {
     pub checkpoint_blocks: u32,
     /// How they get there.
     pub checkpoint_by: CheckpointBy,
+    /// With journalled data: whether a sync commits whatever was changed, of any file, as Linux does (share §8.12), or only waits for what
+    /// was changed of its own.
+    #[serde(skip_serializing_if = "is_false")]
+    pub forced_commits: bool,
     /// Whether the disk is asked to make writes durable, and to do so in order. Without it a power cut may destroy the volume.
     pub barrier: bool,
     /// Whether blocks are discarded when the transaction that freed them is durable.
@@ -145,12 +149,17 @@ impl Default for Ext4Options {
             multi_version: false,
             checkpoint_blocks: 0,
             checkpoint_by: CheckpointBy::Write,
+            forced_commits: false,
             barrier: true,
             discard: false,
             commit_interval: Duration::from_secs(5),
             planted: None,
         }
     }
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 metrics! {

@@ -179,7 +179,10 @@ impl Ext4 {
             metrics.fsyncs_by_commit += by_commit as u64;
             metrics.fsyncs_by_flush += (tids.len() - by_commit) as u64;
         }
-        let wanted = tids.iter().map(|(wanted, _)| *wanted).max().unwrap_or(0);
+        let wanted = match self.options.forced_commits && self.options.journaling == Journaling::Journal {
+            true => self.newest(),
+            false => tids.iter().map(|(wanted, _)| *wanted).max().unwrap_or(0),
+        };
         if !self.is_dual() {
             return self.commit_with_data(wanted).await;
         }
