@@ -1,15 +1,19 @@
-//! Studies of the SHARE paper (share §8): here those of ext4 whose checkpoints share.
+//! Studies of the SHARE paper (share §8): ext4 whose checkpoints share, and F2FS that cleans by SHARE.
 
 use super::study::{Scale, Study};
-use crate::files::{self, Setup, Work};
+use crate::files::{self, FilesResult, Setup, Work};
 use flashweir_core::Duration;
-use flashweir_device::DeviceConfig;
 use flashweir_device::presets::preset;
+use flashweir_device::{Device, DeviceConfig, DeviceOptions};
+use flashweir_fs::Mode;
 use flashweir_fs::ext4::{CheckpointBy, Ext4Options, Journaling};
-use flashweir_fs::vfs::{CacheConfig, HostCosts, MountOptions};
-use flashweir_sim::stack::FlushMode;
+use flashweir_fs::f2fs::{self, CleanBy, F2fs, F2fsOptions};
+use flashweir_fs::port::{BlockPort, Image, block_on};
+use flashweir_fs::vfs::{CacheConfig, Fs, HostCosts, MountOptions};
+use flashweir_sim::stack::{FlushMode, Stack};
 use flashweir_workload::filebench::{parse_model, personality};
 use flashweir_workload::fio::parse_job_file_on_files;
+use std::rc::Rc;
 
 pub(super) const STUDIES: &[Study] = &[
     FILES,
@@ -29,6 +33,7 @@ pub(super) const STUDIES: &[Study] = &[
         points: |_| vec![16.0, 100.0],
         measure: mails,
     },
+    SEGMENTS,
 ];
 
 /// Ordered and journalled data, with checkpoints that write and that share.
@@ -100,6 +105,72 @@ fn device() -> DeviceConfig {
     device
 }
 
+/// The study of figure 3.
+const SEGMENTS: Study = Study {
+    name: "segments",
+    what: "fio: random writes of 4 KiB to one file that fills so much of F2FS, a sync after each so many, through the page cache; \
+           cleaning copies, or shares (SSC). On share-960evo with an eighth of its pages in each block, so that cleaning is steady in \
+           seconds",
+    missing: "the paper's device is a product, and what is inside is a guess (share §9.9); the host's costs are those of `server`; it writes \
+              40 % of the capacity, we so many seconds",
+    parameter: "writes between syncs",
+    metrics: &[
+        ("ops", "writes/s of fio"),
+        ("moved_per_op", "blocks of data that cleaning moved for each"),
+        ("shared_per_op", "blocks of these that were moved by SHARE for each"),
+        ("written_kib_per_op", "KiB that the host wrote for each"),
+        ("programmed_per_write", "units programmed for each unit that the host wrote, GC included"),
+    ],
+    variants: &["copy, 50 %", "SSC, 50 %", "copy, 75 %", "SSC, 75 %", "copy, 90 %", "SSC, 90 %"],
+    points: |scale| match scale {
+        Scale::Quick => vec![8.0, 32.0],
+        Scale::Full => vec![1.0, 8.0, 16.0, 32.0, 64.0, 128.0],
+    },
+    measure: segments,
+};
+
+fn segments(variant: usize, x: f64, seed: u64, scale: Scale) -> Vec<f64> {
+    let fill_percent = [50, 75, 90][variant / 2];
+    let mut device = preset("share-960evo").expect("it comes with the program");
+    device.geometry.pages_per_block /= 8;
+    device.validate().expect("smaller blocks are possible");
+    let pages = pages_of_f2fs(&device) * fill_percent / 100;
+    let text = format!(
+        "[w]\nfilename=/w\nrw=randwrite\nbs=4k\nsize={}k\noverwrite=1\nfsync={x}\ntime_based\nruntime=1\n",
+        pages * 4
+    );
+    let jobs = parse_job_file_on_files("figure-3.fio", &text).unwrap_or_else(|error| panic!("{error}")).jobs;
+    let clean_by = if variant % 2 == 0 { CleanBy::Copy } else { CleanBy::Share };
+    let mode = F2fsOptions { clean_by, ..F2fsOptions::default() }.into();
+    let times = match scale {
+        Scale::Quick => (Duration::from_secs(6), Duration::from_secs(4)),
+        Scale::Full => (Duration::from_secs(20), Duration::from_secs(40)),
+    };
+    let (result, per_s) = measured(device, mode, ("segments", Work::Fio(jobs)), &["write"], seed, times);
+    let count = |name: &str| result.metrics[name] as f64;
+    let done = per_s * result.measured_ns as f64 / 1e9;
+    let programmed = count("device.user_units_programmed") + count("device.gc_units_moved");
+    vec![
+        per_s,
+        count("f2fs.moved_data_blocks") / done,
+        count("f2fs.shared_data_blocks") / done,
+        count("device.host_units_written") * 4.0 / done,
+        programmed / count("device.host_units_written"),
+    ]
+}
+
+/// Pages that files can have on F2FS on this device.
+fn pages_of_f2fs(device: &DeviceConfig) -> u64 {
+    let device = Device::new(device.clone(), DeviceOptions { seed: 1, track_contents: false, planted: None });
+    let blocks = Stack::new(device, FlushMode::Flush).port().capacity_blocks();
+    let image = Rc::new(Image::in_memory(blocks));
+    block_on(async {
+        f2fs::mkfs(&*image, &f2fs::Options::new(blocks)).await.expect("the device is large enough");
+        let fs = F2fs::mount(Rc::clone(&image) as _).await.expect("it was just made");
+        fs.statfs().await.expect("it is mounted").pages
+    })
+}
+
 fn run((name, work): (&str, Work), ops: &[&str], variant: usize, seed: u64, scale: Scale) -> Vec<f64> {
     let (journaling, checkpoint_by) = [
         (Journaling::Ordered, CheckpointBy::Write),
@@ -113,14 +184,38 @@ fn run((name, work): (&str, Work), ops: &[&str], variant: usize, seed: u64, scal
         forced_commits: journaling == Journaling::Journal,
         ..Ext4Options::default()
     };
-    let (ramp, time) = match scale {
+    let times = match scale {
         Scale::Quick => (Duration::from_millis(1_500), Duration::from_millis(2_500)),
         Scale::Full => (Duration::from_secs(5), Duration::from_secs(15)),
     };
+    let (result, per_s) = measured(device(), options.into(), (name, work), ops, seed, times);
+    let seconds = result.measured_ns as f64 / 1e9;
+    let count = |name: &str| result.metrics[name] as f64;
+    let done = per_s * seconds;
+    vec![
+        per_s,
+        count("device.host_units_written") * 4.0 / done,
+        count("ext4.home_writes") / done,
+        count("ext4.shared_blocks") / done,
+        count("ext4.commits") / seconds,
+        count("ext4.checkpoints") / seconds,
+        count("device.flushes") / count("vfs.syncs"),
+    ]
+}
+
+/// Runs a workload; returns all counters, and its calls of the kinds `ops` in each second.
+fn measured(
+    device: DeviceConfig,
+    mode: Mode,
+    (name, work): (&str, Work),
+    ops: &[&str],
+    seed: u64,
+    (ramp, time): (Duration, Duration),
+) -> (FilesResult, f64) {
     let setup = Setup {
-        device: device(),
+        device,
         flush: FlushMode::Flush,
-        mode: options.into(),
+        mode,
         block_layer: None,
         mount: MountOptions {
             cache: CacheConfig::of_bytes(4 << 30),
@@ -138,18 +233,7 @@ fn run((name, work): (&str, Work), ops: &[&str], variant: usize, seed: u64, scal
     let result = result.expect("nobody stops it");
     let workload = &result.workloads[0];
     let per_s = workload.calls_per_s(&workload.sum(ops));
-    let seconds = result.measured_ns as f64 / 1e9;
-    let count = |name: &str| result.metrics[name] as f64;
-    let done = per_s * seconds;
-    vec![
-        per_s,
-        count("device.host_units_written") * 4.0 / done,
-        count("ext4.home_writes") / done,
-        count("ext4.shared_blocks") / done,
-        count("ext4.commits") / seconds,
-        count("ext4.checkpoints") / seconds,
-        count("device.flushes") / count("vfs.syncs"),
-    ]
+    (result, per_s)
 }
 
 #[cfg(test)]
