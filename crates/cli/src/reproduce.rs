@@ -40,8 +40,8 @@ pub(crate) fn command(args: &ReproduceArgs, cancel: &AtomicBool) -> Outcome {
         let hint = nearest(name, known.iter().copied())
             .map_or(String::new(), |near| format!("; did you mean `{near}`?"));
         return Err(Failure::Usage(format!(
-            "PAPER cannot be `{name}`: expected {}{hint}",
-            known.join(" or ")
+            "PAPER cannot be `{name}`: expected one of {}{hint}",
+            known.join(", ")
         )));
     };
     if let Some(path) = &args.report {
