@@ -140,7 +140,7 @@ fn segments(variant: usize, x: f64, seed: u64, scale: Scale) -> Vec<f64> {
         pages * 4
     );
     let jobs = parse_job_file_on_files("figure-3.fio", &text).unwrap_or_else(|error| panic!("{error}")).jobs;
-    let clean_by = if variant % 2 == 0 { CleanBy::Copy } else { CleanBy::Share };
+    let clean_by = if variant.is_multiple_of(2) { CleanBy::Copy } else { CleanBy::Share };
     let mode = F2fsOptions { clean_by, ..F2fsOptions::default() }.into();
     let times = match scale {
         Scale::Quick => (Duration::from_secs(6), Duration::from_secs(4)),
