@@ -1008,8 +1008,11 @@ impl Homes for Ext4 {
     }
 
     async fn give_room_back(&self, ino: layout::Ino, index: u64) -> Result<()> {
-        self.state.borrow_mut().end_claim(ino, index, index + 1);
-        Ok(())
+        self.change(|state| {
+            state.end_claim(ino, index, index + 1);
+            Ok(())
+        })
+        .await
     }
 
     async fn has_home(&self, ino: layout::Ino, index: u64) -> Result<bool> {
