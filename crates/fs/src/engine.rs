@@ -172,7 +172,8 @@ pub(crate) trait Engine: 'static {
         Ok(())
     }
     async fn read_pages(&self, ino: NumberOf<Self>, first: u64, pages: &mut [Payload]) -> Result<()>;
-    async fn reserve(&self, ino: NumberOf<Self>, range: (u64, u64)) -> Result<()>;
+    /// Returns whether a page of the range had no room.
+    async fn reserve(&self, ino: NumberOf<Self>, range: (u64, u64)) -> Result<bool>;
     fn wrote(&self, ino: NumberOf<Self>, end: u64, now: Timestamp);
     fn prefetch(&self, _ino: NumberOf<Self>, _index: u64) {}
     async fn write_pages(&self, ino: NumberOf<Self>, pages: &[DirtyPage], cause: WriteCause) -> Result<()>;
@@ -462,7 +463,7 @@ impl<E: Engine> Fs for E {
     }
 
     async fn reserve(&self, ino: Ino, range: (u64, u64)) -> Result<()> {
-        Engine::reserve(self, number::<E>(ino)?, range).await
+        Engine::reserve(self, number::<E>(ino)?, range).await.map(drop)
     }
 
     fn wrote(&self, ino: Ino, end: u64, now: Timestamp) {

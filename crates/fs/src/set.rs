@@ -41,8 +41,6 @@ pub(crate) trait Homes: Engine {
     fn scratch(&self) -> &Scratch;
     /// Most pages of one SHARE.
     fn share_max(&self) -> u64;
-    /// Reserves room for a page; returns whether it had none.
-    async fn take_room(&self, ino: Number<Self>, index: u64) -> Result<bool>;
     /// Gives the room of a page back, unless it was written since.
     async fn give_room_back(&self, ino: Number<Self>, index: u64) -> Result<()>;
     /// Whether a page has a block of its own that may be overwritten.
@@ -137,7 +135,7 @@ async fn write_pages<E: Homes>(fs: &E, parts: &[SetPart], undo: &mut Undo<E>) ->
     Engine::reserve(fs, scratch, (0, count * PAGE)).await?;
     let mut homeless = find_homeless(fs, &homes).await?;
     for &(ino, index) in &homeless {
-        if fs.take_room(ino, index).await? {
+        if Engine::reserve(fs, ino, (index * PAGE, (index + 1) * PAGE)).await? {
             undo.rooms.push((ino, index));
         }
     }

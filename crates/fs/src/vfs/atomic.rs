@@ -32,6 +32,11 @@ impl<F: Fs> Vfs<F> {
         }
     }
 
+    /// Whether a file is open as atomic.
+    pub fn is_atomic(&self, ino: Ino) -> bool {
+        self.0.inodes.borrow().get(&ino).is_some_and(|inode| inode.atomic_users.get() > 0)
+    }
+
     /// An open file begins to withhold. It waits for a write that is under way, and writes what is dirty.
     pub(crate) async fn begin_atomic(&self, inode: &Rc<Inode>) -> Result<()> {
         let _lock = inode.lock.alone().await;
@@ -185,11 +190,6 @@ impl<F: Fs> Vfs<F> {
 }
 
 impl<F: Fs> File<F> {
-    /// Whether this file is open as atomic, through whichever of its open files.
-    pub fn is_atomic(&self) -> bool {
-        self.inode().atomic_users.get() > 0
-    }
-
     /// Hands what is withheld of this file to the file system: a power cut shows all of it or nothing, and the next sync makes it
     /// durable. Errors: as [`Vfs::syncv`].
     pub async fn release(&self) -> Result<()> {

@@ -510,12 +510,8 @@ impl<F: Fs> File<F> {
         self.sync_as(kind, true).await
     }
 
-    /// The same without what is withheld of an atomic file.
-    pub async fn sync_released(&self, kind: SyncKind) -> Result<()> {
-        self.sync_as(kind, false).await
-    }
-
-    async fn sync_as(&self, kind: SyncKind, releases: bool) -> Result<()> {
+    /// The same; `releases` says whether it also releases what is withheld of an atomic file.
+    pub async fn sync_as(&self, kind: SyncKind, releases: bool) -> Result<()> {
         let vfs = self.vfs();
         // The names in a directory are its data.
         let kind = if self.kind().is_dir() { SyncKind::All } else { kind };
@@ -542,12 +538,8 @@ impl<F: Fs> File<F> {
         self.barrier_as(kind, true).await
     }
 
-    /// The same without what is withheld of an atomic file.
-    pub async fn barrier_released(&self, kind: Barrier) -> Result<()> {
-        self.barrier_as(kind, false).await
-    }
-
-    async fn barrier_as(&self, kind: Barrier, releases: bool) -> Result<()> {
+    /// The same; `releases` as in [`Self::sync_as`].
+    pub async fn barrier_as(&self, kind: Barrier, releases: bool) -> Result<()> {
         let vfs = self.vfs();
         let kind = if self.kind().is_dir() { Barrier::All } else { kind };
         vfs.charge_call(0, 0).await;

@@ -387,27 +387,25 @@ impl<F: Fs> Vfs<F> {
 
     /// Writes the dirty pages of the inode and makes them durable.
     pub(crate) async fn sync_inode(&self, inode: &Rc<Inode>, kind: SyncKind) -> Result<()> {
-        let cause = cause_of(kind);
-        if self.0.fs.syncs_in_order() {
-            return self.sync_in_order(inode, kind, cause).await;
-        }
-        self.write_range(inode, WHOLE, cause).await?;
-        let synced = self.0.fs.fsync(inode.ino, kind).await;
-        synced.inspect_err(|errno| inode.record_error(*errno))
+        self.sync_inodes(std::slice::from_ref(inode), kind).await
     }
 
     /// The same of several inodes.
     pub(crate) async fn sync_inodes(&self, inodes: &[Rc<Inode>], kind: SyncKind) -> Result<()> {
-        let cause = cause_of(kind);
+        let cause = match kind {
+            SyncKind::All => WriteCause::Sync,
+            SyncKind::Data => WriteCause::DataSync,
+        };
+        let is_in_order = self.0.fs.syncs_in_order();
         let mut result = Ok(());
-        if self.0.fs.syncs_in_order() {
-            for inode in inodes {
-                result = result.and(self.sync_in_order(inode, kind, cause).await);
-            }
-            return result;
-        }
         for inode in inodes {
-            result = result.and(self.write_range(inode, WHOLE, cause).await);
+            result = result.and(match is_in_order {
+                true => self.sync_in_order(inode, kind, cause).await,
+                false => self.write_range(inode, WHOLE, cause).await,
+            });
+        }
+        if is_in_order {
+            return result;
         }
         result?;
         let inos: Vec<Ino> = inodes.iter().map(|inode| inode.ino).collect();
@@ -516,12 +514,5 @@ impl<F: Fs> Vfs<F> {
             }
         }
         first
-    }
-}
-
-fn cause_of(kind: SyncKind) -> WriteCause {
-    match kind {
-        SyncKind::All => WriteCause::Sync,
-        SyncKind::Data => WriteCause::DataSync,
     }
 }

@@ -1,7 +1,7 @@
 //! Studies of the RFLUSH paper (range-flush §6).
 
-use super::study::{Scale, Study};
-use crate::files::{self, FilesResult, Setup, Work};
+use super::study::{Scale, Study, measure};
+use crate::files::{FilesResult, Setup, Work};
 use flashweir_core::{Bytes, Duration};
 use flashweir_db::{Config, DataIo};
 use flashweir_device::presets::preset;
@@ -234,11 +234,6 @@ fn setup(variant: usize, buffer: u64, seed: u64, scale: Scale, workloads: Vec<(S
         runtime: Some(Duration::from_millis(run_ms)),
         is_direct: true,
     }
-}
-
-fn measure(setup: &Setup) -> FilesResult {
-    let result = files::run(setup, &mut |_| true).unwrap_or_else(|error| panic!("{error}"));
-    result.expect("nobody stops it")
 }
 
 fn threads(variant: usize, x: f64, seed: u64, scale: Scale, change: fn(&mut Setup)) -> Vec<f64> {

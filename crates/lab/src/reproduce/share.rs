@@ -1,7 +1,7 @@
 //! Studies of the SHARE paper (share §8): ext4 whose checkpoints share, and F2FS that cleans by SHARE.
 
-use super::study::{Scale, Study};
-use crate::files::{self, FilesResult, Setup, Work};
+use super::study::{Scale, Study, measure, on_server};
+use crate::files::{FilesResult, Work};
 use flashweir_core::Duration;
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceConfig, DeviceOptions};
@@ -9,7 +9,7 @@ use flashweir_fs::Mode;
 use flashweir_fs::ext4::{CheckpointBy, Ext4Options, Journaling};
 use flashweir_fs::f2fs::{self, CleanBy, F2fs, F2fsOptions};
 use flashweir_fs::port::{BlockPort, Image, block_on};
-use flashweir_fs::vfs::{CacheConfig, Fs, HostCosts, MountOptions};
+use flashweir_fs::vfs::Fs;
 use flashweir_sim::stack::{FlushMode, Stack};
 use flashweir_workload::filebench::{parse_model, personality};
 use flashweir_workload::fio::parse_job_file_on_files;
@@ -171,7 +171,7 @@ fn pages_of_f2fs(device: &DeviceConfig) -> u64 {
     })
 }
 
-fn run((name, work): (&str, Work), ops: &[&str], variant: usize, seed: u64, scale: Scale) -> Vec<f64> {
+fn run(work: (&str, Work), ops: &[&str], variant: usize, seed: u64, scale: Scale) -> Vec<f64> {
     let (journaling, checkpoint_by) = [
         (Journaling::Ordered, CheckpointBy::Write),
         (Journaling::Ordered, CheckpointBy::Share),
@@ -188,7 +188,7 @@ fn run((name, work): (&str, Work), ops: &[&str], variant: usize, seed: u64, scal
         Scale::Quick => (Duration::from_millis(1_500), Duration::from_millis(2_500)),
         Scale::Full => (Duration::from_secs(5), Duration::from_secs(15)),
     };
-    let (result, per_s) = measured(device(), options.into(), (name, work), ops, seed, times);
+    let (result, per_s) = measured(device(), options.into(), work, ops, seed, times);
     let seconds = result.measured_ns as f64 / 1e9;
     let count = |name: &str| result.metrics[name] as f64;
     let done = per_s * seconds;
@@ -207,30 +207,12 @@ fn run((name, work): (&str, Work), ops: &[&str], variant: usize, seed: u64, scal
 fn measured(
     device: DeviceConfig,
     mode: Mode,
-    (name, work): (&str, Work),
+    work: (&str, Work),
     ops: &[&str],
     seed: u64,
-    (ramp, time): (Duration, Duration),
+    times: (Duration, Duration),
 ) -> (FilesResult, f64) {
-    let setup = Setup {
-        device,
-        flush: FlushMode::Flush,
-        mode,
-        block_layer: None,
-        mount: MountOptions {
-            cache: CacheConfig::of_bytes(4 << 30),
-            costs: HostCosts::preset("server").expect("it comes with the program"),
-            ..MountOptions::default()
-        },
-        workloads: vec![(name.to_owned(), work)],
-        seed,
-        interval: Duration::from_millis(100),
-        ramp,
-        runtime: Some(time),
-        is_direct: false,
-    };
-    let result = files::run(&setup, &mut |_| true).unwrap_or_else(|error| panic!("{error}"));
-    let result = result.expect("nobody stops it");
+    let result = measure(&on_server(device, mode, 4 << 30, work, seed, times));
     let workload = &result.workloads[0];
     let per_s = workload.calls_per_s(&workload.sum(ops));
     (result, per_s)

@@ -2,6 +2,12 @@
 //!
 //! Place in the data flow: the modules of each paper define its studies as data; [`super`] lists them by paper.
 
+use crate::files::{self, FilesResult, Setup, Work};
+use flashweir_core::Duration;
+use flashweir_device::DeviceConfig;
+use flashweir_fs::Mode;
+use flashweir_fs::vfs::{CacheConfig, HostCosts, MountOptions};
+use flashweir_sim::stack::FlushMode;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -99,6 +105,41 @@ impl Study {
             })
             .collect()
     }
+}
+
+/// A workload of this name on a server with a page cache of `cache_bytes`, which sends FLUSH and has no block layer; it is measured for
+/// `time`, after `ramp`.
+pub(super) fn on_server(
+    device: DeviceConfig,
+    mode: Mode,
+    cache_bytes: u64,
+    (name, work): (&str, Work),
+    seed: u64,
+    (ramp, time): (Duration, Duration),
+) -> Setup {
+    Setup {
+        device,
+        flush: FlushMode::Flush,
+        mode,
+        block_layer: None,
+        mount: MountOptions {
+            cache: CacheConfig::of_bytes(cache_bytes),
+            costs: HostCosts::preset("server").expect("it comes with the program"),
+            ..MountOptions::default()
+        },
+        workloads: vec![(name.to_owned(), work)],
+        seed,
+        interval: Duration::from_millis(100),
+        ramp,
+        runtime: Some(time),
+        is_direct: false,
+    }
+}
+
+/// Runs a setup that must not fail: a study has no user whom an error could be told.
+pub(super) fn measure(setup: &Setup) -> FilesResult {
+    let result = files::run(setup, &mut |_| true).unwrap_or_else(|error| panic!("{error}"));
+    result.expect("nobody stops it")
 }
 
 /// A figure of a paper whose axes are not those of a study: it shows the results of the other variants as shares of the first one's.

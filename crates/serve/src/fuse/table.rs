@@ -447,7 +447,7 @@ impl<F: Fs> Table<F> {
         };
         let attr = self.noted(self.vfs.set_attr_of(ino, &changes), call).await?;
         if changes.size.is_some() {
-            self.end_change(number).await?;
+            self.end_change(ino).await?;
         }
         Ok(attr)
     }
@@ -701,7 +701,7 @@ impl<F: Fs> Table<F> {
             if until == Until::Commit {
                 let _ = file.abort().await;
             }
-            let _ = Self::end(&open.file, (file, until)).await;
+            let _ = self.end(&open.file, (file, until)).await;
         }
         let _ = open.file.close().await;
     }
@@ -742,14 +742,14 @@ impl<F: Fs> Table<F> {
         };
         let mut written = self.noted(file.pwrite(offset, Source::bytes(bytes)), call).await;
         match written {
-            Ok(_) if open.file.is_atomic() => written = self.end_change(open.number).await.and(written),
+            Ok(_) => written = self.end_change(open.file.ino()).await.and(written),
             // The program was told long ago that it has written this.
             Err(_) if from == From::Pages => {
-                self.withholders(open.number, Until::Commit)
+                self.withholders(open.file.ino(), Until::Commit)
                     .iter()
                     .for_each(|started| started.is_torn.set(true));
             }
-            _ => {}
+            Err(_) => {}
         }
         let stale = match from {
             From::Pages => self.keeps_pages(open.number, true),
@@ -772,14 +772,9 @@ impl<F: Fs> Table<F> {
             let what = if kind == SyncKind::Data { "fdatasync" } else { "fsync" };
             (Call::Sync { ino: open.file.ino(), kind }, format!("{what} {}", self.shown(open.number)))
         };
-        let work = async {
-            match self.withholders(open.number, Until::Commit).is_empty() {
-                true => open.file.sync(kind).await,
-                // What a program has started, only its commit releases.
-                false => open.file.sync_released(kind).await,
-            }
-        };
-        self.noted(work, call).await
+        // What a program has started, only its commit releases.
+        let releases = self.withholders(open.file.ino(), Until::Commit).is_empty();
+        self.noted(open.file.sync_as(kind, releases), call).await
     }
 
     pub(super) async fn barrier(&self, handle: u64, kind: Barrier) -> Result<()> {
@@ -788,13 +783,8 @@ impl<F: Fs> Table<F> {
             let what = if kind == Barrier::Data { "fdatabarrier" } else { "fbarrier" };
             (Call::Barrier { ino: open.file.ino(), kind }, format!("{what} {}", self.shown(open.number)))
         };
-        let work = async {
-            match self.withholders(open.number, Until::Commit).is_empty() {
-                true => open.file.barrier(kind).await,
-                false => open.file.barrier_released(kind).await,
-            }
-        };
-        self.noted(work, call).await
+        let releases = self.withholders(open.file.ino(), Until::Commit).is_empty();
+        self.noted(open.file.barrier_as(kind, releases), call).await
     }
 
     /// Copies by SHARE; returns the number of bytes, and what the kernel has to drop of the target, whose pages of the range it drops by
@@ -812,7 +802,7 @@ impl<F: Fs> Table<F> {
         let (source, target) = (self.file(from)?, self.file(to)?);
         let ended_set_id = ends_set_id && self.end_set_id(target.number).await?;
         let copied = self.vfs.copy_range((&source.file, offset), (&target.file, to_offset), bytes).await?;
-        self.end_change(target.number).await?;
+        self.end_change(target.file.ino()).await?;
         let stale = self.stale_after(target.number, None, ended_set_id);
         Ok((copied as u32, stale.map(|stale| (target.number, stale))))
     }
@@ -848,17 +838,20 @@ impl<F: Fs> Table<F> {
     }
 
     /// The open files of an inode that withhold so.
-    fn withholders(&self, number: NodeId, until: Until) -> Vec<Rc<Open<F>>> {
+    fn withholders(&self, ino: Ino, until: Until) -> Vec<Rc<Open<F>>> {
+        if !self.vfs.is_atomic(ino) {
+            return Vec::new();
+        }
         let files = self.files.borrow();
-        let is_it = |open: &&Rc<Open<F>>| open.number == number && open.until() == Some(until);
+        let is_it = |open: &&Rc<Open<F>>| open.file.ino() == ino && open.until() == Some(until);
         files.values().filter(is_it).cloned().collect()
     }
 
     /// Releases a change to a file whose changes are sets of their own, unless a program has started a larger one. If it is refused
     /// it stays withheld, and goes with the next one: beside it there may be what another thread wrote.
-    async fn end_change(&self, number: NodeId) -> Result<()> {
-        match self.withholders(number, Until::Written).first() {
-            Some(open) if self.withholders(number, Until::Commit).is_empty() => open.file.release().await,
+    async fn end_change(&self, ino: Ino) -> Result<()> {
+        match self.withholders(ino, Until::Written).first() {
+            Some(open) if self.withholders(ino, Until::Commit).is_empty() => open.file.release().await,
             _ => Ok(()),
         }
     }
@@ -888,18 +881,18 @@ impl<F: Fs> Table<F> {
     async fn end_atomic(&self, open: &Open<F>) -> Result<()> {
         let ended = open.atomic.borrow_mut().take_if(|(_, until)| *until == Until::Commit);
         match ended {
-            Some(ended) => Self::end(&open.file, ended).await,
+            Some(ended) => self.end(&open.file, ended).await,
             None => Ok(()),
         }
     }
 
     /// A file withholds no longer for one that had it open. What others have written to it meanwhile is released with that.
-    async fn end(open: &File<F>, (file, until): (Rc<File<F>>, Until)) -> Result<()> {
+    async fn end(&self, open: &File<F>, (file, until): (Rc<File<F>>, Until)) -> Result<()> {
         if let Some(file) = Rc::into_inner(file) {
             file.close().await?;
         }
         match until {
-            Until::Commit | Until::Written if !open.is_atomic() => open.release().await,
+            Until::Commit | Until::Written if !self.vfs.is_atomic(open.ino()) => open.release().await,
             _ => Ok(()),
         }
     }
@@ -934,7 +927,7 @@ impl<F: Fs> Table<F> {
             (Call::Allocate { ino: open.file.ino(), offset, len, room }, shown)
         };
         self.noted(room.make(&open.file, offset, len), call).await?;
-        self.end_change(open.number).await?;
+        self.end_change(open.file.ino()).await?;
         Ok(self.stale_after(open.number, None, ended_set_id))
     }
 
@@ -1024,270 +1017,4 @@ fn without_set_id(mode: u16) -> u16 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use flashweir_core::Bytes;
-    use flashweir_device::presets::preset;
-    use flashweir_device::{Device, DeviceOptions};
-    use flashweir_fs::f2fs::{self, F2fs};
-    use flashweir_fs::port::BlockPort as _;
-    use flashweir_fs::vfs::MountOptions;
-    use flashweir_sim::stack::{FlushMode, Stack};
-
-    const ROOT: NodeId = NodeId::ROOT;
-    const CALLER: Creds = Creds::checked(7, 8);
-    const WRITES: How = How { writes: true, direct: false };
-
-    fn stack() -> Stack {
-        stack_of(0)
-    }
-
-    /// A device with SHARE for so many pages.
-    fn stack_of(share_pages: u32) -> Stack {
-        let mut config = preset("mobile-ufs").unwrap();
-        config.ftl.share.pages = share_pages;
-        config.geometry.channels = 2;
-        config.geometry.chips_per_channel = 2;
-        config.geometry.blocks_per_plane = 128;
-        config.ftl.over_provisioning = 0.3;
-        config.buffer.capacity = Bytes::mib(4);
-        config.validate().unwrap();
-        let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
-        Stack::new(Device::new(config, options), FlushMode::Flush)
-    }
-
-    /// Mounts what is on the stack, or what is made on it.
-    async fn mounted(
-        port: Port,
-        handle: flashweir_core::executor::Handle,
-        told: Option<(BTreeMap<u64, Told>, u64)>,
-    ) -> Table<F2fs> {
-        let cuts = u32::from(told.is_some());
-        let (told, next_file) = match told {
-            Some(told) => told,
-            None => {
-                f2fs::mkfs(&port, &f2fs::Options::new(port.capacity_blocks())).await.unwrap();
-                (BTreeMap::new(), 1)
-            }
-        };
-        let fs = F2fs::mount(Rc::new(port.clone())).await.unwrap();
-        let vfs = Vfs::mount(fs, handle, MountOptions::default()).unwrap();
-        Table::new(vfs, port, told, next_file, cuts).await.unwrap()
-    }
-
-    #[test]
-    fn an_inode_stays_until_the_kernel_has_forgotten_it_as_often_as_it_was_told() {
-        let mut stack = stack();
-        let (port, handle) = (stack.port(), stack.handle());
-        let done = stack.block_on(async move {
-            let table = mounted(port, handle, None).await;
-            let (attr, file) = table.create(&CALLER, ROOT, b"file", 0o600, (true, WRITES)).await.unwrap();
-            let number = table.number(attr.ino);
-            table.lookup(ROOT, b"file").await.unwrap();
-            table.write(file, 0, b"content", From::Program, false).await.unwrap();
-            table.remove(&CALLER, ROOT, b"file", false).await.unwrap();
-            assert_eq!(table.lookup(ROOT, b"file").await, Err(Errno::ENOENT));
-            table.release(file).await;
-            table.forget(vec![(number.0, 1)]).await;
-            assert_eq!(table.attr(number).await.map(|attr| (attr.links, attr.size)), Ok((0, 7)));
-            // An open file needs no name.
-            let again = table.open(number, WRITES).await.unwrap();
-            assert_ne!(again, file);
-            table.release(again).await;
-            table.forget(vec![(number.0, 1)]).await;
-            assert_eq!(table.attr(number).await, Err(Errno::ESTALE));
-            assert_eq!(table.read(file, 0, &mut [0], false).await, Err(Errno::EIO));
-            table.clear().await;
-            table.vfs().unmount().await.unwrap();
-        });
-        assert_eq!(done, Some(()));
-    }
-
-    /// A table with a file of a thousand ones, and two open files of it.
-    async fn with_file(
-        port: Port,
-        handle: flashweir_core::executor::Handle,
-    ) -> (Table<F2fs>, NodeId, [u64; 2]) {
-        let table = mounted(port, handle, None).await;
-        let (attr, file) = table.create(&CALLER, ROOT, b"file", 0o600, (true, WRITES)).await.unwrap();
-        let number = table.number(attr.ino);
-        let other = table.open(number, WRITES).await.unwrap();
-        table.write(file, 0, &[1; 1000], From::Program, false).await.unwrap();
-        table.sync(file, SyncKind::All).await.unwrap();
-        (table, number, [file, other])
-    }
-
-    /// What readers see of the beginning, and the length that the file system has.
-    async fn seen(table: &Table<F2fs>, number: NodeId, file: u64) -> (u8, u64) {
-        let mut bytes = [0];
-        table.read(file, 0, &mut bytes, false).await.unwrap();
-        (bytes[0], table.vfs().fs().getattr(table.ino(number).unwrap()).await.unwrap().size)
-    }
-
-    async fn put(table: &Table<F2fs>, file: u64, byte: u8, len: usize) {
-        table.write(file, 0, &vec![byte; len], From::Program, false).await.unwrap();
-    }
-
-    #[test]
-    fn only_a_commit_releases_what_was_started() {
-        let mut stack = stack_of(1000);
-        let (port, handle) = (stack.port(), stack.handle());
-        let done = stack.block_on(async move {
-            let (table, number, [file, other]) = with_file(port, handle).await;
-            table.begin_atomic(file, Until::Commit).await.unwrap();
-            put(&table, file, 2, 2000).await;
-            for handle in [file, other] {
-                table.sync(handle, SyncKind::All).await.unwrap();
-                table.vfs().sync_all().await.unwrap();
-                assert_eq!(seen(&table, number, handle).await, (2, 1000));
-            }
-            table.commit(file).await.unwrap();
-            assert_eq!(seen(&table, number, other).await, (2, 2000));
-            // The file is like others again.
-            put(&table, other, 3, 100).await;
-            table.sync(other, SyncKind::All).await.unwrap();
-            assert_eq!(table.commit(file).await, Err(Errno::EINVAL));
-            // Closing forgets.
-            table.begin_atomic(file, Until::Commit).await.unwrap();
-            put(&table, file, 4, 3000).await;
-            table.release(file).await;
-            assert_eq!(seen(&table, number, other).await, (3, 2000));
-        });
-        assert_eq!(done, Some(()));
-    }
-
-    #[test]
-    fn a_start_that_lost_a_write_cannot_commit() {
-        let mut stack = stack_of(1000);
-        let (port, handle) = (stack.port(), stack.handle());
-        let done = stack.block_on(async move {
-            let (table, number, [file, other]) = with_file(port, handle).await;
-            table.begin_atomic(file, Until::Commit).await.unwrap();
-            put(&table, file, 2, 2000).await;
-            // The kernel hands on what the program has written, through whichever open file.
-            let lost = table.write(other, 1 << 60, &[2; 100], From::Pages, false).await;
-            assert_eq!(lost.map(|(written, _)| written), Err(Errno::EFBIG));
-            assert_eq!(table.commit(file).await, Err(Errno::EIO));
-            assert_eq!(seen(&table, number, file).await, (1, 1000));
-            table.begin_atomic(file, Until::Commit).await.unwrap();
-            put(&table, file, 3, 2000).await;
-            table.commit(file).await.unwrap();
-            assert_eq!(seen(&table, number, file).await, (3, 2000));
-            // After a cut of the power only the second half would be there.
-            table.begin_atomic(file, Until::Commit).await.unwrap();
-            let files = table.open_files();
-            table.release(file).await;
-            table.release(other).await;
-            table.reopen(files).await;
-            put(&table, file, 4, 2000).await;
-            assert_eq!(table.commit(file).await, Err(Errno::EIO));
-        });
-        assert_eq!(done, Some(()));
-    }
-
-    #[test]
-    fn each_change_of_a_file_with_sets_of_one_write_is_released() {
-        let mut stack = stack_of(1000);
-        let (port, handle) = (stack.port(), stack.handle());
-        let done = stack.block_on(async move {
-            let (table, number, [file, other]) = with_file(port, handle).await;
-            table.begin_atomic(file, Until::Written).await.unwrap();
-            put(&table, other, 2, 2000).await;
-            assert_eq!(seen(&table, number, file).await, (2, 2000));
-            let longer = SetAttr { size: Some(3000), ..SetAttr::default() };
-            table.set_attr(number, longer, SetTime::Omit, SetTime::Omit).await.unwrap();
-            assert_eq!(seen(&table, number, file).await, (2, 3000));
-            table.allocate(other, (0, 4000), Room::Reserved { keep_size: false }, false).await.unwrap();
-            assert_eq!(seen(&table, number, file).await, (2, 4000));
-            table.release(file).await;
-            put(&table, other, 3, 5000).await;
-            table.sync(other, SyncKind::All).await.unwrap();
-            assert_eq!(seen(&table, number, other).await, (3, 5000));
-        });
-        assert_eq!(done, Some(()));
-    }
-
-    #[test]
-    fn set_group_id_without_execution_by_the_group_stays() {
-        let modes = [0o644, 0o4755, 0o2755, 0o6755, 0o2745, 0o6745];
-        assert_eq!(modes.map(without_set_id), [0o644, 0o755, 0o755, 0o755, 0o2745, 0o2745]);
-    }
-
-    #[test]
-    fn a_listing_is_of_when_its_reading_began() {
-        let mut stack = stack();
-        let (port, handle) = (stack.port(), stack.handle());
-        let done = stack.block_on(async move {
-            let table = mounted(port, handle, None).await;
-            for name in [b"a", b"b", b"c"] {
-                table.make(&CALLER, ROOT, name, Kind::File, 0o600).await.unwrap();
-            }
-            let dir = table.open(ROOT, How { writes: false, direct: false }).await.unwrap();
-            let first = table.listing(dir, true).await.unwrap();
-            assert_eq!(first.len(), 3);
-            table.remove(&CALLER, ROOT, b"b", false).await.unwrap();
-            assert_eq!(table.listing(dir, false).await.unwrap(), first);
-            let gone = first.iter().find(|entry| &*entry.name == b"b").unwrap();
-            assert_eq!(table.entry(ROOT, gone).await, None);
-            assert_eq!(table.listing(dir, true).await.unwrap().len(), 2);
-            table.clear().await;
-            table.vfs().unmount().await.unwrap();
-        });
-        assert_eq!(done, Some(()));
-    }
-
-    #[test]
-    fn names_are_those_under_which_the_kernel_was_told() {
-        let mut stack = stack();
-        let (port, handle) = (stack.port(), stack.handle());
-        let done = stack.block_on(async move {
-            let table = mounted(port, handle, None).await;
-            let file = table.make(&CALLER, ROOT, b"file", Kind::File, 0o600).await.unwrap();
-            let dir = table.make(&CALLER, ROOT, b"dir", Kind::Directory, 0o700).await.unwrap();
-            let (number, dir) = (table.number(file.ino), table.number(dir.ino));
-            let names = |of: NodeId| -> Vec<Name> { table.told().0[&of.0].names.iter().cloned().collect() };
-            table.link(&CALLER, number, dir, b"second").await.unwrap();
-            assert_eq!(names(number).len(), 2);
-            table.rename(&CALLER, (ROOT, b"file"), (dir, b"third"), RenameMode::Replace).await.unwrap();
-            assert_eq!(names(number), [(dir.0, b"second"[..].into()), (dir.0, b"third"[..].into())]);
-            let other = table.make(&CALLER, ROOT, b"other", Kind::File, 0o600).await.unwrap();
-            table.rename(&CALLER, (ROOT, b"other"), (dir, b"third"), RenameMode::Exchange).await.unwrap();
-            assert_eq!(names(table.number(other.ino)), [(dir.0, b"third"[..].into())]);
-            assert_eq!(names(number), [(1, b"other"[..].into()), (dir.0, b"second"[..].into())]);
-        });
-        assert_eq!(done, Some(()));
-    }
-
-    #[test]
-    fn after_a_cut_the_kernel_knows_what_was_synced_and_nothing_is_open() {
-        let mut first = stack();
-        let (port, handle) = (first.port(), first.handle());
-        let told = first.block_on(async move {
-            let table = mounted(port, handle, None).await;
-            let (synced, file) = table.create(&CALLER, ROOT, b"synced", 0o600, (true, WRITES)).await.unwrap();
-            table.sync(file, SyncKind::All).await.unwrap();
-            let lost = table.make(&CALLER, ROOT, b"lost", Kind::File, 0o600).await.unwrap();
-            let generation = table.generation(&synced);
-            (table.told(), file, table.number(synced.ino), table.number(lost.ino), generation)
-        });
-        let (told, file, synced, lost, generation) = told.unwrap();
-        let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
-        let (mut second, _) = first.cut(options, flashweir_sim::live::Tear::Likeliest);
-        let (port, handle) = (second.port(), second.handle());
-        let done = second.block_on(async move {
-            let table = mounted(port, handle, Some(told)).await;
-            assert_eq!(table.read(file, 0, &mut [0], false).await, Err(Errno::EIO));
-            let attr = table.attr(synced).await.unwrap();
-            assert_ne!(table.generation(&attr), generation, "who had it open would go on with it");
-            assert_eq!(table.attr(lost).await, Err(Errno::ESTALE));
-            let open = table.open(synced, WRITES).await.unwrap();
-            assert!(open > file);
-            // The number may be that of another file now.
-            let new = table.make(&CALLER, ROOT, b"new", Kind::File, 0o600).await.unwrap();
-            assert!(table.attr(table.number(new.ino)).await.is_ok());
-            table.clear().await;
-            table.vfs().unmount().await.unwrap();
-        });
-        assert_eq!(done, Some(()));
-    }
-}
+mod tests;

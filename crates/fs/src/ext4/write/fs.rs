@@ -134,7 +134,7 @@ impl State {
     // Pages.
 
     /// Claims room for the pages of a range that have none.
-    pub(super) fn reserve(&mut self, ino: layout::Ino, (at, end): (u64, u64)) -> Step<()> {
+    pub(super) fn reserve(&mut self, ino: layout::Ino, (at, end): (u64, u64)) -> Step<bool> {
         let (mut at, end) = (at / BLOCK, end.div_ceil(BLOCK));
         let (mut holes, mut unwritten) = (Vec::new(), Vec::new());
         while at < end {
@@ -151,7 +151,8 @@ impl State {
             }
             at = to;
         }
-        self.claim(ino, &holes, &unwritten)
+        self.claim(ino, &holes, &unwritten)?;
+        Ok(!holes.is_empty() || !unwritten.is_empty())
     }
 
     /// Gives pages their blocks, as many as are in a row; the size on the disk then covers them.
@@ -528,7 +529,7 @@ impl Ext4 {
                 self.change(room(1)).await?;
                 count = 1;
             }
-            reserved => reserved?,
+            reserved => drop(reserved?),
         }
         let (mut done, mut result, mut tickets) = (0, Ok(()), self.tickets.take());
         while done < count && result.is_ok() {
@@ -776,7 +777,7 @@ impl Engine for Ext4 {
         Ok(())
     }
 
-    async fn reserve(&self, ino: layout::Ino, range: (u64, u64)) -> Result<()> {
+    async fn reserve(&self, ino: layout::Ino, range: (u64, u64)) -> Result<bool> {
         self.change(|state| state.reserve(ino, range)).await
     }
 
@@ -991,20 +992,6 @@ impl Homes for Ext4 {
 
     fn share_max(&self) -> u64 {
         self.port.share_blocks_max().into()
-    }
-
-    async fn take_room(&self, ino: layout::Ino, index: u64) -> Result<bool> {
-        let range = (index * BLOCK, (index + 1) * BLOCK);
-        self.change(|state| {
-            let span = state.span(ino, index)?;
-            let is_claimed = match span.is_unwritten {
-                true => state.is_conversion_claimed(ino, index),
-                false => state.is_claimed(ino, index, index + 1),
-            };
-            state.reserve(ino, range)?;
-            Ok(span.written(index).is_none() && !is_claimed)
-        })
-        .await
     }
 
     async fn give_room_back(&self, ino: layout::Ino, index: u64) -> Result<()> {

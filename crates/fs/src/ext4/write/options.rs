@@ -57,7 +57,7 @@ pub struct Ext4Options {
     pub checkpoint_by: CheckpointBy,
     /// With journalled data: whether a sync commits whatever was changed, of any file, as Linux does (share §8.12), or only waits for what
     /// was changed of its own.
-    #[serde(skip_serializing_if = "is_false")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub forced_commits: bool,
     /// Whether the disk is asked to make writes durable, and to do so in order. Without it a power cut may destroy the volume.
     pub barrier: bool,
@@ -156,10 +156,6 @@ impl Default for Ext4Options {
             planted: None,
         }
     }
-}
-
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 metrics! {

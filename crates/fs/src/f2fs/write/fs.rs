@@ -109,8 +109,8 @@ impl State {
         }
     }
 
-    /// Reserves room for the pages of a range that have none.
-    fn reserve_range(&mut self, ino: Nid, (at, end): (u64, u64)) -> Step<()> {
+    /// Reserves room for the pages of a range that have none; returns whether there were some.
+    fn reserve_range(&mut self, ino: Nid, (at, end): (u64, u64)) -> Step<bool> {
         self.make_blocks(ino)?;
         let indices = at / BLOCK_BYTES as u64..end.div_ceil(BLOCK_BYTES as u64);
         let mut missing = 0;
@@ -125,7 +125,7 @@ impl State {
                 self.reserve(ino, index)?;
             }
         }
-        Ok(())
+        Ok(missing > 0)
     }
 }
 
@@ -714,9 +714,9 @@ impl Engine for F2fs {
         result
     }
 
-    async fn reserve(&self, ino: Nid, range: (u64, u64)) -> Result<()> {
+    async fn reserve(&self, ino: Nid, range: (u64, u64)) -> Result<bool> {
         let reserve = |state: &mut State| match state.reserve_inline(ino, range.1)? {
-            true => Ok(()),
+            true => Ok(false),
             false => state.reserve_range(ino, range),
         };
         self.change(reserve).await
@@ -901,16 +901,6 @@ impl Homes for F2fs {
         self.port.share_blocks_max().into()
     }
 
-    async fn take_room(&self, ino: Nid, index: u64) -> Result<bool> {
-        let bytes = BLOCK_BYTES as u64;
-        self.change(|state| {
-            let had_none = state.address(ino, index)? == Addr::NULL;
-            state.reserve_range(ino, (index * bytes, (index + 1) * bytes))?;
-            Ok(had_none)
-        })
-        .await
-    }
-
     async fn give_room_back(&self, ino: Nid, index: u64) -> Result<()> {
         let give_back = |state: &mut State| match state.address(ino, index)? {
             Addr::NEW => state.free_block(ino, index),
@@ -934,38 +924,39 @@ impl Homes for F2fs {
             return Err(Errno::EROFS);
         }
         self.balance().await?;
-        let (mut share, first, numbers) = loop {
-            let mut is_moving = None;
-            let begun = self.run(|state| {
-                let mut share = Share::default();
-                is_moving = None;
-                for (from, &(ino, index)) in (0..).zip(homes) {
+        // Cleaning may be moving the new contents.
+        let moving = || {
+            self.run(|state| {
+                for from in 0..homes.len() as u64 {
                     let source = state.address(scratch, from)?;
-                    let Some(home) = self.home(state, ino, index)? else { return Ok(None) };
                     if self.moving.borrow().contains_key(&source) {
-                        is_moving = Some(source);
-                        return Ok(None);
+                        return Ok(Some(source));
                     }
-                    if !self.is_synced(state, ino) || !self.may_share(state, (scratch, from), source) {
-                        return Ok(None);
-                    }
-                    share.add(Geometry::block(home), Geometry::block(source));
                 }
-                let mut files: Vec<Nid> = homes.iter().map(|(ino, _)| *ino).collect();
-                files.dedup();
-                // No cleaning begins before all of the set is durable: a page that moves would be durable with the next checkpoint, and
-                // the others not yet.
-                let numbers: Vec<u64> = files.iter().map(|ino| self.begin_write(*ino)).collect();
-                Ok(Some((share, files[0], numbers)))
-            });
-            match (begun.await?, is_moving) {
-                (Some(begun), _) => break begun,
-                (None, Some(source)) => {
-                    self.changes.until(|| !self.moving.borrow().contains_key(&source)).await;
-                }
-                (None, None) => return Ok(false),
-            }
+                Ok(None)
+            })
         };
+        while let Some(source) = moving().await? {
+            self.changes.until(|| !self.moving.borrow().contains_key(&source)).await;
+        }
+        let begun = self.run(|state| {
+            let mut share = Share::default();
+            for (from, &(ino, index)) in (0..).zip(homes) {
+                let source = state.address(scratch, from)?;
+                let Some(home) = self.home(state, ino, index)? else { return Ok(None) };
+                if !self.is_synced(state, ino) || !self.may_share(state, (scratch, from), source) {
+                    return Ok(None);
+                }
+                share.add(Geometry::block(home), Geometry::block(source));
+            }
+            let mut files: Vec<Nid> = homes.iter().map(|(ino, _)| *ino).collect();
+            files.dedup();
+            // No cleaning begins before all of the set is durable: a page that moves would be durable with the next checkpoint, and the
+            // others not yet.
+            let numbers: Vec<u64> = files.iter().map(|ino| self.begin_write(*ino)).collect();
+            Ok(Some((share, files[0], numbers)))
+        });
+        let Some((mut share, first, numbers)) = begun.await? else { return Ok(false) };
         share.tags[0] = Tag(u64::from(first.0));
         let ticket = self.submit_share(share);
         numbers.iter().for_each(|number| self.end_placing(*number));

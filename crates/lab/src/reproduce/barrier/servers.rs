@@ -1,14 +1,12 @@
 //! Studies of the barrier paper on server workloads: mail and inserts into a database, on ext4.
 
-use super::super::study::{Scale, Study};
+use super::super::study::{Scale, Study, measure, on_server};
 use super::devices::device_of;
-use crate::files::{self, Setup, Work};
+use crate::files::Work;
 use flashweir_core::Duration;
 use flashweir_db::DataIo;
 use flashweir_fs::ext4::{CommitMode, Ext4Options};
-use flashweir_fs::vfs::{CacheConfig, HostCosts, MountOptions};
 use flashweir_host::HostConfig;
-use flashweir_sim::stack::FlushMode;
 use flashweir_workload::filebench::{parse_model, personality};
 use flashweir_workload::oltp::insert::InsertOptions;
 
@@ -88,30 +86,15 @@ fn run(device: &str, (name, work): (&str, Work), variant: usize, seed: u64, scal
         (CommitMode::DualMode, true, true),
     ][variant];
     let device = device_of(device, commit_mode);
-    let (ramp, time) = match scale {
+    let times = match scale {
         Scale::Quick => (Duration::from_millis(300), Duration::from_millis(700)),
         Scale::Full => (Duration::from_secs(2), Duration::from_secs(10)),
     };
-    let setup = Setup {
-        device,
-        flush: FlushMode::Flush,
-        mode: Ext4Options { commit_mode, barrier, ..Ext4Options::default() }.into(),
-        block_layer: Some(HostConfig::default()),
-        mount: MountOptions {
-            cache: CacheConfig::of_bytes(1 << 30),
-            costs: HostCosts::preset("server").expect("it comes with the program"),
-            syncs_order,
-            ..MountOptions::default()
-        },
-        workloads: vec![(name.to_owned(), work)],
-        seed,
-        interval: Duration::from_millis(100),
-        ramp,
-        runtime: Some(time),
-        is_direct: false,
-    };
-    let result = files::run(&setup, &mut |_| true).unwrap_or_else(|error| panic!("{error}"));
-    let result = result.expect("nobody stops it");
+    let mode = Ext4Options { commit_mode, barrier, ..Ext4Options::default() }.into();
+    let mut setup = on_server(device, mode, 1 << 30, (name, work), seed, times);
+    setup.block_layer = Some(HostConfig::default());
+    setup.mount.syncs_order = syncs_order;
+    let result = measure(&setup);
     let workload = &result.workloads[0];
     let count = |name: &str| result.metrics[name] as f64;
     let seconds = result.measured_ns as f64 / 1e9;
