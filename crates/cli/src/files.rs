@@ -27,8 +27,8 @@ use flashweir_lab::results::call_table;
 use flashweir_sim::stack::FlushMode;
 use flashweir_workload::filebench::{PERSONALITIES, parse_model, personality};
 use flashweir_workload::fio::parse_job_file_on_files;
-use flashweir_workload::oltp::insert::InsertOptions;
 use flashweir_workload::oltp::linkbench::LinkBenchOptions;
+use flashweir_workload::oltp::sysbench::{Script, SysbenchOptions};
 use flashweir_workload::oltp::tpcc::TpccOptions;
 use flashweir_workload::spelling::nearest;
 use std::fmt::Write as _;
@@ -41,20 +41,21 @@ use std::sync::atomic::AtomicBool;
   weir files varmail --device rflush --flush flush,rflush,noflush --runtime 5s      side by side
   weir files fileserver,nthreads=16 sync.fio --device rflush --flush rflush        two workloads at once
   weir files tpcc,warehouses=2,pool=64MiB fileserver --device rflush --flush flush,rflush --direct --runtime 10s
+  weir files oltp-read-write,tables=4,file_per_table=true,double_write=atomic --device share-960evo --format ext4 --journal-mode journal --checkpoint share
   weir files my.f --device my.toml --set buffer.capacity=64MiB --cache 256MiB --output json
   weir files varmail --device barrier-850 --format ext4 --commit dual               ext4 that orders instead of waiting
   weir files varmail --device barrier-850 --commit dual                             so does F2FS
 
 Each device gets an F2FS volume, or one of ext4 behind a block layer as Linux's, on which each workload makes its files; then all workloads run at once, each with its \
 own results. A workload is a personality of filebench (fileserver, varmail, webserver, oltp), a file of its language \
-(NAME.f), a mix of transactions on a database (tpcc, linkbench, oltp-insert), or a fio job file whose jobs use files; variables of a \
+(NAME.f), a mix of transactions on a database (tpcc, linkbench, and sysbench's oltp-insert, oltp-read-only, oltp-read-write and oltp-write-only), or a fio job file whose jobs use files; variables of a \
 filebench model and options of a mix are set behind its name.
 
 --flush says what becomes of a sync: a FLUSH of the whole buffer, a range flush of what belongs to the file, or nothing, \
 which loses synced data at a power cut. ext4 sends no range flushes. With --commit dual what is committed is kept in its order by \
 barriers, which the device must have (order.policy); with --commit F2FS is behind the block layer, too. Time is virtual: the same seed gives the same bytes.")]
 pub(crate) struct FilesArgs {
-    /// filebench personality, filebench file, fio job file, tpcc, linkbench or oltp-insert
+    /// filebench personality, filebench file, fio job file, tpcc, linkbench or a script of sysbench, as in oltp-insert
     #[arg(value_name = "WORKLOAD[,VARIABLE=VALUE...]", required = true)]
     workload: Vec<String>,
     /// A preset (see `weir device list`) or a device file; may be given several times
@@ -393,19 +394,20 @@ fn workload(text: &str, args: &FilesArgs) -> Outcome<(String, Work)> {
             options.db.data_io = data_io;
             return Ok((name.to_owned(), Work::LinkBench(options)));
         }
-        "oltp-insert" => {
-            let mut options = InsertOptions::of_settings(&set).map_err(Failure::usage)?;
-            options.db.data_io = data_io;
-            return Ok((name.to_owned(), Work::Insert(options)));
-        }
         _ => {}
+    }
+    if let Some(script) = Script::ALL.into_iter().find(|script| script.name() == name) {
+        let mut options = SysbenchOptions::of_settings(script, &set).map_err(Failure::usage)?;
+        options.db.data_io = data_io;
+        return Ok((name.to_owned(), Work::Sysbench(options)));
     }
     let path = Path::new(name);
     if !path.exists() {
         let known: Vec<&str> = PERSONALITIES
             .iter()
             .map(|(known, _)| *known)
-            .chain(["tpcc", "linkbench", "oltp-insert"])
+            .chain(["tpcc", "linkbench"])
+            .chain(Script::ALL.map(Script::name))
             .collect();
         let hint = nearest(name, known.iter().copied())
             .map_or(String::new(), |near| format!("; did you mean `{near}`?"));
@@ -481,6 +483,15 @@ fn lines(result: &FilesResult) -> String {
             count("blocks written to their places by checkpoints", "ext4.home_writes"),
             count("blocks shared by checkpoints", "ext4.shared_blocks"),
         ]),
+    }
+    if result.metrics.contains_key("db.commits") {
+        rows.extend([
+            count("pages read by databases", "db.page_reads"),
+            count("pages written", "db.page_writes"),
+            count("of these to a double-write area, too", "db.double_writes"),
+            count("syncs of logs", "db.log_syncs"),
+            count("syncs of data files", "db.data_syncs"),
+        ]);
     }
     rows.push(["CPUs of the host at work, mean".to_owned(), cpus]);
     text.push('\n');

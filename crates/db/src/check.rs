@@ -8,7 +8,7 @@
 use crate::core::HEAD_PAGE;
 use crate::db::Db;
 use crate::error::{DbError, Result};
-use crate::page::{Kind, Page, PageNo};
+use crate::page::{FileNo, Kind, Page, PageNo, file_of, head_of, index_of};
 use crate::undo::page_of;
 use flashweir_fs::vfs::Fs;
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,7 +48,8 @@ struct Check<'a, F: Fs> {
     db: &'a Db<F>,
     report: CheckReport,
     seen: BTreeSet<PageNo>,
-    pages: u32,
+    /// Pages of each data file.
+    pages: Vec<u32>,
 }
 
 impl<F: Fs> Db<F> {
@@ -58,8 +59,8 @@ impl<F: Fs> Db<F> {
     /// # Errors
     /// A page that cannot be read; the engine has stopped. Faults of pages are in the report instead.
     pub async fn check(&self) -> Result<CheckReport> {
-        let pages = self.0.core.borrow().pool.page(HEAD_PAGE).pages();
-        let mut check = Check { db: self, report: CheckReport::default(), seen: BTreeSet::new(), pages };
+        let mut check =
+            Check { db: self, report: CheckReport::default(), seen: BTreeSet::new(), pages: vec![] };
         check.run().await?;
         Ok(check.report)
     }
@@ -72,8 +73,9 @@ impl<F: Fs> Check<'_, F> {
 
     /// Returns the page, if it is intact and has no other owner.
     async fn take(&mut self, number: PageNo, by: &str) -> Result<Option<Page>> {
-        if number >= self.pages {
-            self.fault(format!("{by} has page {number} of {}", self.pages));
+        let pages = self.pages.get(usize::from(file_of(number))).copied().unwrap_or(0);
+        if index_of(number) >= pages {
+            self.fault(format!("{by} has page {number}: data file {} has {pages}", file_of(number)));
             return Ok(None);
         }
         if !self.seen.insert(number) {
@@ -96,7 +98,19 @@ impl<F: Fs> Check<'_, F> {
     }
 
     async fn run(&mut self) -> Result<()> {
-        let Some(head) = self.take(HEAD_PAGE, "the head").await? else { return Ok(()) };
+        let mut heads = Vec::new();
+        for file in 0..=self.last_file().await? {
+            // The head itself says how many pages there are.
+            self.pages.push(1);
+            let Some(head) = self.take(head_of(file), "the head").await? else { continue };
+            if head.kind() != Some(Kind::Head) {
+                self.fault(format!("page {} is not the head of a data file", head_of(file)));
+                continue;
+            }
+            self.pages[usize::from(file)] = head.pages();
+            heads.push(head);
+        }
+        let Some(head) = heads.first().filter(|head| head.number() == HEAD_PAGE) else { return Ok(()) };
         for slot in 0..self.db.config().transactions_max {
             self.undo_pages(page_of(slot)).await?;
         }
@@ -105,14 +119,24 @@ impl<F: Fs> Check<'_, F> {
             let rows = self.tree(&name, head.child(slot)).await?;
             self.report.rows.insert(name, rows);
         }
-        let mut next = head.next();
-        while next != 0 {
-            let Some(page) = self.take(next, "the list of free pages").await? else { break };
-            self.report.free_pages += 1;
-            next = page.next();
+        for head in &heads {
+            let mut next = head.next();
+            while next != 0 {
+                let Some(page) = self.take(next, "the list of free pages").await? else { break };
+                self.report.free_pages += 1;
+                next = page.next();
+            }
         }
-        self.report.lost_pages = u64::from(self.pages) - self.seen.len() as u64;
+        let pages: u64 = self.pages.iter().map(|pages| u64::from(*pages)).sum();
+        self.report.lost_pages = pages - self.seen.len() as u64;
         Ok(())
+    }
+
+    /// Returns the last data file that has pages. The newest has none if a call that made it was interrupted.
+    async fn last_file(&self) -> Result<FileNo> {
+        let newest = (self.db.0.data.borrow().len() - 1) as FileNo;
+        let is_blank = self.db.0.run(|core| Ok(core.page(head_of(newest))?.is_blank())).await?;
+        Ok(if is_blank { newest - 1 } else { newest })
     }
 
     async fn undo_pages(&mut self, first: PageNo) -> Result<()> {

@@ -22,7 +22,34 @@ pub enum CommitMode {
     Lazy,
 }
 
-/// How the data file is read and written.
+/// What keeps a power cut from leaving half of a page, which the log cannot repair.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DoubleWrite {
+    /// Each batch of pages is written to the double-write area, which is synced, then to the data files, which are
+    /// synced before the area is used again.
+    #[default]
+    On,
+    /// As [`Self::On`], but the data files are synced by checkpoints only: MariaDB's `innodb_doublewrite = fast`. Safe only
+    /// where a completed write is durable and bypasses the page cache: a volatile buffer may let the next batch overwrite
+    /// copies of pages whose own writes it still holds.
+    Fast,
+    /// Nothing: pages are written to the data files, which are synced after each batch, as in InnoDB. Safe only where a
+    /// page is written wholly or not at all, that is, with pages of 4 KiB on a device that writes 4 KiB atomically, or above
+    /// a file system that journals data.
+    Off,
+    /// Data files are atomic files (share §7): a batch becomes durable as a whole, by one `syncv` of all of them.
+    Atomic,
+}
+
+impl DoubleWrite {
+    /// Whether pages are written to the double-write area first.
+    pub(crate) fn has_area(self) -> bool {
+        matches!(self, Self::On | Self::Fast)
+    }
+}
+
+/// How the data files are read and written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DataIo {
@@ -83,16 +110,20 @@ pub struct Config {
     pub commit: CommitMode,
     /// Whether the log is synced by fsync, as InnoDB does by default, or by fdatasync, which omits the file's times.
     pub log_fsync: bool,
-    /// Whether pages are written to the double-write area before they are written in place. Without it a power cut may
-    /// leave a page half written, which the log cannot repair. Disabling it is safe only where a page is written wholly
-    /// or not at all, that is, with pages of 4 KiB on a device that writes 4 KiB atomically.
-    pub double_write: bool,
-    /// How the data file is read and written.
+    /// What keeps pages from being torn.
+    pub double_write: DoubleWrite,
+    /// Whether each new tree gets a data file of its own, as InnoDB's tables do (`innodb_file_per_table`), which it shares
+    /// with its indexes ([`Db::create_index`](crate::Db::create_index)). Otherwise all trees are in one file.
+    pub file_per_table: bool,
+    /// How the data files are read and written.
     pub data_io: DataIo,
     /// Number of pages written at once, and length of the double-write area in pages.
     pub batch_pages: u32,
     /// Percentage of dirty pages in the pool above which pages are written back.
     pub dirty_percent_max: u8,
+    /// Pages that adaptive flushing writes in a second when the log is half full (see `page_io.rs`); 0 turns it off.
+    /// InnoDB's `innodb_io_capacity`.
+    pub io_capacity: u32,
     /// Maximum number of concurrent transactions.
     pub transactions_max: u32,
     /// CPU cost of the engine's work.
@@ -109,10 +140,12 @@ impl Default for Config {
             log_file_bytes: 48 << 20,
             commit: CommitMode::Sync,
             log_fsync: false,
-            double_write: true,
+            double_write: DoubleWrite::On,
+            file_per_table: false,
             data_io: DataIo::Direct,
             batch_pages: 64,
             dirty_percent_max: 75,
+            io_capacity: 0,
             transactions_max: 64,
             costs: CpuCosts::default(),
         }
@@ -149,7 +182,8 @@ impl Config {
         range("log_file_bytes", file, LOG_HEAD_BYTES + (512 << 10), 1 << 36)?;
         expect(file.is_multiple_of(4096), "log_file_bytes", file, "a multiple of 4096".into())?;
         range("batch_pages", self.batch_pages.into(), 1, 4096)?;
-        range("dirty_percent_max", self.dirty_percent_max.into(), 1, 90)
+        range("dirty_percent_max", self.dirty_percent_max.into(), 1, 90)?;
+        range("io_capacity", self.io_capacity.into(), 0, 1 << 20)
     }
 
     pub(crate) fn pool_pages(&self) -> usize {
@@ -175,13 +209,17 @@ metrics! {
         deadlocks,
         /// Pages found in the pool.
         pool_hits,
-        /// Pages read from the data file.
+        /// Pages read from the data files.
         page_reads,
-        /// Pages written to the data file.
+        /// Pages written to the data files.
         page_writes,
+        /// Pages of these that adaptive flushing wrote.
+        adaptive_writes,
+        /// Syncs of data files; a `syncv` of several is one.
+        data_syncs,
         /// Pages written to the double-write area.
         double_writes,
-        /// Pages written to the data file by loading.
+        /// Pages written to the data files by loading.
         loaded_pages,
         /// Waits for a free page of the pool.
         pool_waits,

@@ -11,12 +11,12 @@ use crate::config::{Config, DbMetrics};
 use crate::error::DbError;
 use crate::locks::Locks;
 use crate::log::Log;
-use crate::page::{Kind, Lsn, Page, PageNo};
+use crate::page::{FILE_PAGES_MAX, Kind, Lsn, Page, PageNo, file_of, head_of};
 use crate::pool::Pool;
 use crate::redo::Op;
 
-/// The page with the names of trees and the head of the list of free pages. It is always in memory.
-pub(crate) const HEAD_PAGE: PageNo = 0;
+/// The head of data file 0, which has the names of trees. It is always in memory.
+pub(crate) const HEAD_PAGE: PageNo = head_of(0);
 
 /// Reason why an attempt has to be repeated, or failed.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub(crate) struct Core {
     /// Free slots for transactions.
     pub(crate) slots_free: Vec<u32>,
     pub(crate) transactions: u64,
-    /// The oldest change among pages whose copies may not be durable in the data file.
+    /// The oldest change among pages whose copies may not be durable in the data files.
     pub(crate) unsynced_since: Option<Lsn>,
     pub(crate) metrics: DbMetrics,
     /// The current group, and the pages that it changes.
@@ -91,16 +91,22 @@ impl Core {
         pages.unwrap_or(self.log.lsn())
     }
 
-    /// Ensures that `count` pages can be allocated without waiting.
-    pub(crate) fn prepare_pages(&mut self, count: usize) -> Step<()> {
-        let mut next = self.page(HEAD_PAGE)?.next();
-        for _ in 0..count {
-            if next == 0 {
-                break;
+    /// Ensures that pages can be allocated, and freed, without waiting: so many in the data file of each of these pages.
+    pub(crate) fn prepare_pages(&mut self, wanted: &[(PageNo, usize)]) -> Step<()> {
+        let mut frames = 0;
+        for &(near, count) in wanted {
+            let head = self.page(head_of(file_of(near)))?;
+            let (mut next, pages, mut new) = (head.next(), head.pages(), count);
+            while new > 0 && next != 0 {
+                next = self.page(next)?.next();
+                new -= 1;
             }
-            next = self.page(next)?.next();
+            if pages as usize + new > FILE_PAGES_MAX as usize {
+                return Err(DbError::Full(file_of(near)).into());
+            }
+            frames += count;
         }
-        if self.pool.free_frames() >= count { Ok(()) } else { Err(Halt::NoFrames(count)) }
+        if self.pool.free_frames() >= frames { Ok(()) } else { Err(Halt::NoFrames(frames)) }
     }
 
     /// Begins a mini-transaction, if the log has room for it.
@@ -118,29 +124,31 @@ impl Core {
         }
     }
 
-    /// Takes a prepared page and makes it an empty one.
-    pub(crate) fn allocate(&mut self, kind: Kind, level: u8) -> PageNo {
-        let head = self.pool.page(HEAD_PAGE);
-        let (free, pages) = (head.next(), head.pages());
+    /// Takes a prepared page of the data file of `near` and makes it an empty one.
+    pub(crate) fn allocate(&mut self, near: PageNo, kind: Kind, level: u8) -> PageNo {
+        let head = head_of(file_of(near));
+        let page = self.pool.page(head);
+        let (free, pages) = (page.next(), page.pages());
         let number = if free != 0 {
             let next = self.pool.page(free).next();
-            self.apply(HEAD_PAGE, Op::SetNext { next });
+            self.apply(head, Op::SetNext { next });
             free
         } else {
-            self.pool.put(pages, Page::blank(self.pool.page_bytes()));
-            self.apply(HEAD_PAGE, Op::SetPages { pages: pages + 1 });
-            pages
+            self.pool.put(head + pages, Page::blank(self.pool.page_bytes()));
+            self.apply(head, Op::SetPages { pages: pages + 1 });
+            head + pages
         };
         self.apply(number, Op::Init { kind, level });
         number
     }
 
-    /// Frees a page, which must be in memory.
+    /// Frees a page, which must be in memory with the head of its data file.
     pub(crate) fn free(&mut self, number: PageNo) {
-        let next = self.pool.page(HEAD_PAGE).next();
+        let head = head_of(file_of(number));
+        let next = self.pool.page(head).next();
         self.apply(number, Op::Init { kind: Kind::Free, level: 0 });
         self.apply(number, Op::SetNext { next });
-        self.apply(HEAD_PAGE, Op::SetNext { next: number });
+        self.apply(head, Op::SetNext { next: number });
     }
 
     /// Ends the mini-transaction, which becomes a group of the log. Returns the group's end.

@@ -5,12 +5,12 @@
 //! Invariants: a call runs to its end; only a power cut drops futures. After a failed write or sync the engine stops,
 //! and every later call returns the error, because the engine cannot know what is durable.
 
-use crate::config::{Config, DataIo, DbMetrics};
+use crate::config::{Config, DataIo, DbMetrics, DoubleWrite};
 use crate::core::{Core, HEAD_PAGE, Halt, Step};
 use crate::error::{DbError, Result};
 use crate::file::DbFile;
 use crate::log::{FIRST_LSN, Log};
-use crate::page::{Kind, Page, PageNo};
+use crate::page::{FileNo, Kind, Page, PageNo, file_of, head_of};
 use crate::redo::Op;
 use crate::tree;
 use crate::undo::page_of;
@@ -55,9 +55,17 @@ impl<F: Fs> fmt::Debug for Db<F> {
 pub(crate) struct Shared<F: Fs> {
     pub(crate) config: Config,
     pub(crate) handle: Handle,
-    vfs: Vfs<F>,
+    pub(crate) vfs: Vfs<F>,
     pub(crate) core: RefCell<Core>,
-    pub(crate) data: DbFile<F>,
+    /// The data files, by number.
+    pub(crate) data: RefCell<Vec<Rc<DbFile<F>>>>,
+    /// Data files that were written since their last sync.
+    pub(crate) data_unsynced: RefCell<BTreeSet<FileNo>>,
+    /// Whether a task makes a tree.
+    making_tree: Cell<bool>,
+    tree_made: Signal,
+    dir: String,
+    process: Process<F>,
     pub(crate) double_write: Option<DbFile<F>>,
     pub(crate) logs: Vec<DbFile<F>>,
 
@@ -120,6 +128,29 @@ impl<F: Fs> Drop for Pins<'_, F> {
     }
 }
 
+/// Flags with which data files are opened.
+fn data_flags(config: &Config) -> OpenFlags {
+    OpenFlags {
+        direct: config.data_io == DataIo::Direct,
+        atomic: config.double_write == DoubleWrite::Atomic,
+        ..OpenFlags::READ_WRITE
+    }
+}
+
+async fn open_file<F: Fs>(
+    process: &Process<F>,
+    dir: &str,
+    name: &str,
+    flags: OpenFlags,
+) -> Result<DbFile<F>> {
+    let name = format!("{dir}/{name}");
+    match process.open(&name, flags, 0o640).await {
+        Ok(file) => Ok(DbFile { name, file }),
+        Err(Errno::EOPNOTSUPP) if flags.atomic => Err(DbError::NoAtomicFiles),
+        Err(errno) => Err(DbError::File { what: format!("opening {name}"), errno }),
+    }
+}
+
 impl<F: Fs> Shared<F> {
     /// Opens the files of a database in `dir`; with `make` they are created first.
     pub(crate) async fn open_files(
@@ -130,26 +161,25 @@ impl<F: Fs> Shared<F> {
         make: bool,
     ) -> Result<Self> {
         config.validate()?;
-        let open = async |name: String, direct: bool| {
-            let path = format!("{dir}/{name}");
-            let mut flags = if make { OpenFlags::READ_WRITE.create_new() } else { OpenFlags::READ_WRITE };
-            flags.direct = direct;
-            match process.open(&path, flags, 0o640).await {
-                Ok(file) => Ok(DbFile { name: path, file }),
-                Err(errno) => Err(DbError::File { what: format!("opening {path}"), errno }),
+        let flags = if make { OpenFlags::READ_WRITE.create_new() } else { OpenFlags::READ_WRITE };
+        let open = async |name: &str, flags| open_file(process, dir, name, flags).await;
+        let data_flags = data_flags(&config);
+        let of_data = OpenFlags { create: flags.create, exclusive: flags.exclusive, ..data_flags };
+        let mut data = vec![open("data", of_data).await?];
+        while !make && data.len() <= usize::from(FileNo::MAX) {
+            match open(&format!("data-{}", data.len()), data_flags).await {
+                Ok(file) => data.push(file),
+                Err(DbError::File { errno: Errno::ENOENT, .. }) => break,
+                Err(error) => return Err(error),
             }
-        };
-        let direct = config.data_io == DataIo::Direct;
-        let data = open("data".into(), direct).await?;
-        let double_write = match open("double-write".into(), direct).await {
+        }
+        let direct = data_flags.direct;
+        let double_write = match open("double-write", OpenFlags { direct, ..flags }).await {
             Ok(area) => Some(area),
             // A database that was made without a double-write area gets one when it is first asked for.
-            Err(DbError::File { errno: Errno::ENOENT, .. }) if config.double_write => {
-                let name = format!("{dir}/double-write");
+            Err(DbError::File { errno: Errno::ENOENT, .. }) if config.double_write.has_area() => {
                 let flags = OpenFlags { direct, ..OpenFlags::READ_WRITE.create_new() };
-                let made = process.open(&name, flags, 0o640).await;
-                let file = made.map_err(|errno| DbError::File { what: format!("making {name}"), errno })?;
-                let area = DbFile { name, file };
+                let area = open("double-write", flags).await?;
                 area.sync(SyncKind::All).await?;
                 Some(area)
             }
@@ -158,7 +188,7 @@ impl<F: Fs> Shared<F> {
         };
         let mut logs = Vec::new();
         for index in 0..config.log_files {
-            logs.push(open(format!("log-{index}"), false).await?);
+            logs.push(open(&format!("log-{index}"), flags).await?);
         }
         let log = Log::new(config.ring_bytes(), FIRST_LSN, &[], 1, FIRST_LSN);
         Ok(Self {
@@ -166,7 +196,12 @@ impl<F: Fs> Shared<F> {
             config,
             handle,
             vfs: process.vfs().clone(),
-            data,
+            data: RefCell::new(data.into_iter().map(Rc::new).collect()),
+            data_unsynced: RefCell::default(),
+            making_tree: Cell::new(false),
+            tree_made: Signal::default(),
+            dir: dir.to_owned(),
+            process: process.clone(),
             double_write,
             logs,
             log_busy: Cell::new(false),
@@ -201,8 +236,8 @@ impl<F: Fs> Shared<F> {
             page.seal();
             bytes.extend_from_slice(page.bytes());
         }
-        self.data.write(0, Source::bytes(&bytes)).await?;
-        if let Some(area) = self.double_write.as_ref().filter(|_| self.config.double_write) {
+        self.write_data(HEAD_PAGE, &bytes).await?;
+        if let Some(area) = self.area() {
             // Allocates the area, so that no later write extends the file.
             let len = u64::from(self.config.batch_pages) * page_bytes as u64;
             area.write(0, Source::zeros(len)).await?;
@@ -216,12 +251,40 @@ impl<F: Fs> Shared<F> {
                 at += now;
             }
         }
-        let files = [Some(&self.data), self.double_write.as_ref()].into_iter().flatten();
-        for file in files.chain(&self.logs) {
+        let data = Rc::clone(&self.data.borrow()[0]);
+        for file in [&*data].into_iter().chain(&self.double_write).chain(&self.logs) {
             file.sync(SyncKind::All).await?;
         }
         // Written last: without it, these files are no database.
         self.write_checkpoint_record(FIRST_LSN).await
+    }
+
+    /// Ensures that the data file of this number exists; it is durable, and nothing was ever written to it.
+    async fn make_data_file(&self, number: FileNo) -> Result<FileNo> {
+        // A file that was made by a call that then failed, or was cut off, is used now.
+        if self.data.borrow().len() <= usize::from(number) {
+            let flags = OpenFlags { create: true, ..data_flags(&self.config) };
+            let file = open_file(&self.process, &self.dir, &format!("data-{number}"), flags).await?;
+            self.data.borrow_mut().push(Rc::new(file));
+        }
+        let file = Rc::clone(&self.data.borrow()[usize::from(number)]);
+        file.sync(SyncKind::All).await?;
+        self.sync_dir().await?;
+        Ok(number)
+    }
+
+    async fn sync_dir(&self) -> Result<()> {
+        let flags = OpenFlags { directory: true, ..OpenFlags::READ };
+        let synced = match self.process.open(&self.dir, flags, 0).await {
+            Ok(dir) => dir.sync(SyncKind::All).await,
+            Err(errno) => Err(errno),
+        };
+        synced.map_err(|errno| DbError::File { what: format!("syncing {}", self.dir), errno })
+    }
+
+    /// Returns the double-write area, if pages are written to it.
+    pub(crate) fn area(&self) -> Option<&DbFile<F>> {
+        self.double_write.as_ref().filter(|_| self.config.double_write.has_area())
     }
 
     pub(crate) fn check_alive(&self) -> Result<()> {
@@ -246,6 +309,7 @@ impl<F: Fs> Shared<F> {
             &self.batch_idle,
             &self.frames_freed,
             &self.slot_freed,
+            &self.tree_made,
             &*self.work,
         ] {
             signal.notify();
@@ -292,12 +356,7 @@ impl<F: Fs> Db<F> {
     pub async fn create(process: &Process<F>, handle: Handle, dir: &str, config: Config) -> Result<Self> {
         let shared = Shared::open_files(process, handle, dir, config, true).await?;
         shared.make_files().await?;
-        let flags = OpenFlags { directory: true, ..OpenFlags::READ };
-        let synced = match process.open(dir, flags, 0).await {
-            Ok(dir) => dir.sync(SyncKind::All).await,
-            Err(errno) => Err(errno),
-        };
-        synced.map_err(|errno| DbError::File { what: format!("syncing {dir}"), errno })?;
+        shared.sync_dir().await?;
         let shared = Rc::new(shared);
         shared.start().await?;
         Ok(Self(shared))
@@ -353,33 +412,71 @@ impl<F: Fs> Db<F> {
         DbMetrics { pool_hits: core.pool.hits, ..core.metrics }
     }
 
-    /// Returns the number of bytes of the data file that pages occupy, free ones included.
-    pub fn data_bytes(&self) -> u64 {
-        self.0.offset(self.0.core.borrow().pool.page(HEAD_PAGE).pages())
-    }
-
     // Trees.
 
-    /// Makes an empty tree. It is durable when this returns.
+    /// Makes an empty tree, with [`Config::file_per_table`] in a new data file. It is durable when this returns.
     ///
     /// # Errors
-    /// A tree of this name exists, or the name is longer than 64 bytes; no room for more names; the engine has stopped.
+    /// A tree of this name exists, or the name is longer than 64 bytes; no room for more names, or more than 255 data files;
+    /// the engine has stopped.
     pub async fn create_tree(&self, name: &str) -> Result<Tree> {
+        self.make_tree(name, None).await
+    }
+
+    /// Makes an empty tree in the data file of another, whose rows it leads to. It is durable when this returns.
+    ///
+    /// # Errors
+    /// As [`Db::create_tree`].
+    pub async fn create_index(&self, name: &str, table: Tree) -> Result<Tree> {
+        self.make_tree(name, Some(table)).await
+    }
+
+    async fn make_tree(&self, name: &str, table: Option<Tree>) -> Result<Tree> {
+        let shared = &self.0;
+        while shared.making_tree.replace(true) {
+            shared.tree_made.wait().await;
+        }
+        let made = self.make_tree_alone(name, table).await;
+        shared.making_tree.set(false);
+        shared.tree_made.notify();
+        made
+    }
+
+    async fn make_tree_alone(&self, name: &str, table: Option<Tree>) -> Result<Tree> {
         let expected = |expected| DbError::Tree { name: name.to_owned(), expected };
         if !(1..=64).contains(&name.len()) {
             return Err(expected("a name of 1 to 64 bytes"));
         }
-        let attempt = |core: &mut Core| {
-            let head = core.page(HEAD_PAGE)?;
+        let room_in = |head: &Page| {
             let Err(slot) = head.search(name.as_bytes()) else {
-                return Err(expected("a name that is not taken").into());
+                return Err(expected("a name that is not taken"));
             };
-            if !head.fits(name.len(), 4) {
-                return Err(expected("fewer trees: the head page is full").into());
+            if head.fits(name.len(), 4) {
+                Ok(slot)
+            } else {
+                Err(expected("fewer trees: the head page is full"))
             }
-            core.prepare_pages(1)?;
+        };
+        room_in(self.0.core.borrow().pool.page(HEAD_PAGE))?;
+        let head = match table {
+            Some(Tree(root)) => head_of(file_of(root)),
+            None if self.0.config.file_per_table => {
+                let last = self.trees().into_iter().map(|(_, tree)| file_of(tree.0)).max();
+                let next = last.map_or(Some(1), |last| last.checked_add(1));
+                head_of(self.0.make_data_file(next.ok_or_else(|| expected("at most 255 data files"))?).await?)
+            }
+            None => HEAD_PAGE,
+        };
+        let attempt = |core: &mut Core| {
+            let slot = room_in(core.page(HEAD_PAGE)?)?;
+            let is_new = core.page(head)?.is_blank();
+            core.prepare_pages(&[(head, 1)])?;
             core.begin()?;
-            let root = core.allocate(Kind::Tree, 0);
+            if is_new {
+                core.apply(head, Op::Init { kind: Kind::Head, level: 0 });
+                core.apply(head, Op::SetPages { pages: 1 });
+            }
+            let root = core.allocate(head, Kind::Tree, 0);
             let op = Op::Insert { slot, key: name.as_bytes(), value: &root.to_le_bytes() };
             core.apply(HEAD_PAGE, op);
             Ok((Tree(root), core.end()))

@@ -1,5 +1,6 @@
 //! Errors of the engine's operations.
 
+use crate::page::FILE_PAGES_MAX;
 use flashweir_fs::vfs::Errno;
 use std::fmt;
 
@@ -48,6 +49,10 @@ pub enum DbError {
         /// Description of what was expected.
         expected: &'static str,
     },
+    /// The data file of this number has as many pages as a data file can have.
+    Full(u8),
+    /// The file system has no atomic files, for which the configuration asks.
+    NoAtomicFiles,
     /// The engine was closed.
     Closed,
 }
@@ -65,6 +70,13 @@ impl fmt::Display for DbError {
                 write!(f, "a row of {bytes} bytes: expected at most {bytes_max}")
             }
             Self::Tree { name, expected } => write!(f, "tree `{name}`: expected {expected}"),
+            Self::Full(file) => {
+                write!(f, "data file {file} is full: expected at most {FILE_PAGES_MAX} pages")
+            }
+            Self::NoAtomicFiles => f.write_str(
+                "double_write cannot be `atomic`: expected a file system with atomic files: ext4 that journals data, or \
+                 either format where it uses SHARE",
+            ),
             Self::Closed => f.write_str("the database is closed"),
         }
     }

@@ -12,7 +12,7 @@ pub(crate) struct DbFile<F: Fs> {
 }
 
 impl<F: Fs> DbFile<F> {
-    fn error(&self, what: &str, errno: Errno) -> DbError {
+    pub(crate) fn error(&self, what: &str, errno: Errno) -> DbError {
         DbError::File { what: format!("{what} {}", self.name), errno }
     }
 
@@ -29,6 +29,11 @@ impl<F: Fs> DbFile<F> {
     /// Reads the existing bytes; the part of the sink beyond the end of the file is unchanged.
     pub(crate) async fn read(&self, offset: u64, sink: Sink<'_>) -> Result<()> {
         self.file.pread(offset, sink).await.map(drop).map_err(|errno| self.error("reading", errno))
+    }
+
+    /// Hands what the file withholds to the file system.
+    pub(crate) async fn release(&self) -> Result<()> {
+        self.file.release().await.map_err(|errno| self.error("releasing", errno))
     }
 
     pub(crate) async fn sync(&self, kind: SyncKind) -> Result<()> {

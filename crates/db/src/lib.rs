@@ -43,7 +43,7 @@ mod tree;
 mod undo;
 
 pub use check::CheckReport;
-pub use config::{CommitMode, Config, CpuCosts, DataIo, DbMetrics};
+pub use config::{CommitMode, Config, CpuCosts, DataIo, DbMetrics, DoubleWrite};
 pub use db::{Db, Row, Tree};
 pub use error::{DbError, Result};
 pub use load::Loader;

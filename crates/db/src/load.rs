@@ -6,13 +6,12 @@
 //! Invariants: the new pages are durable before one mini-transaction attaches them to the tree, so a cut leaves the
 //! tree empty or complete; pages of an interrupted load are lost, and the check counts them.
 
-use crate::core::HEAD_PAGE;
 use crate::db::{Db, Shared, Tree};
 use crate::error::{DbError, Result};
-use crate::page::{Kind, Page, PageNo, RECORD_BYTES};
+use crate::page::{FILE_PAGES_MAX, Kind, Page, PageNo, RECORD_BYTES, file_of, head_of};
 use crate::redo::Op;
 use crate::undo::UNDO_BYTES;
-use flashweir_fs::vfs::{Fs, Source};
+use flashweir_fs::vfs::Fs;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -141,13 +140,16 @@ impl<F: Fs> Loader<F> {
 
     /// Allocates a page number that is never given to another page.
     async fn new_page(&mut self, level: usize) -> Result<Page> {
+        let head = head_of(file_of(self.tree.0));
         let attempt = |core: &mut crate::core::Core| {
-            core.page(HEAD_PAGE)?;
+            let pages = core.page(head)?.pages();
+            if pages == FILE_PAGES_MAX {
+                return Err(DbError::Full(file_of(head)).into());
+            }
             core.begin()?;
-            let number = core.pool.page(HEAD_PAGE).pages();
-            core.apply(HEAD_PAGE, Op::SetPages { pages: number + 1 });
+            core.apply(head, Op::SetPages { pages: pages + 1 });
             core.end();
-            Ok(number)
+            Ok(head + pages)
         };
         let number = self.shared().run(attempt).await?;
         // The page's position stays 0: the log is not durable yet. If a cut reverts the allocation, the next owner of
@@ -176,13 +178,14 @@ impl<F: Fs> Loader<F> {
         if !run.is_empty() {
             self.write_run(first, &run).await?;
         }
+        self.shared().release(self.tree.0).await.inspect_err(|error| self.shared().fail(error.clone()))?;
         self.shared().core.borrow_mut().metrics.loaded_pages += count;
         Ok(())
     }
 
     async fn write_run(&self, first: PageNo, bytes: &[u8]) -> Result<()> {
         let shared = self.shared();
-        let written = shared.data.write(shared.offset(first), Source::bytes(bytes)).await;
+        let written = shared.write_data(first, bytes).await;
         written.inspect_err(|error| shared.fail(error.clone()))
     }
 
@@ -197,12 +200,12 @@ impl<F: Fs> Loader<F> {
         }
         self.write_full().await?;
         let shared = self.shared();
-        let synced = shared.data.sync(flashweir_fs::vfs::SyncKind::Data).await;
+        let synced = shared.sync_files(&[file_of(self.tree.0)]).await;
         synced.inspect_err(|error| shared.fail(error.clone()))?;
         let root = self.tree.0;
         let attempt = |core: &mut crate::core::Core| {
             core.page(root)?;
-            core.page(HEAD_PAGE)?;
+            core.page(head_of(file_of(root)))?;
             if core.pool.free_frames() == 0 {
                 return Err(crate::core::Halt::NoFrames(1));
             }

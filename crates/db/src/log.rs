@@ -85,6 +85,11 @@ impl Log {
         self.lsn - self.checkpoint
     }
 
+    /// Returns how full the log is, in percent.
+    pub(crate) fn full_percent(&self) -> u64 {
+        self.age() * 100 / self.ring
+    }
+
     /// Whether the log is so full that changes have to wait. The rest is for changes in progress.
     pub(crate) fn is_full(&self) -> bool {
         self.age() > self.ring / 8 * 7

@@ -8,8 +8,29 @@
 //!
 //! Deliberately absent: I/O, and any knowledge of trees.
 
-/// Number of a page in the data file.
+/// Number of a page: the number of its data file in the upper 8 bits, its place in that file in the others.
 pub(crate) type PageNo = u32;
+
+/// Number of a data file.
+pub(crate) type FileNo = u8;
+
+/// Maximum number of pages of a data file.
+pub(crate) const FILE_PAGES_MAX: u32 = 1 << 24;
+
+/// Returns the head of a data file: its first page.
+pub(crate) const fn head_of(file: FileNo) -> PageNo {
+    (file as u32) << FILE_PAGES_MAX.trailing_zeros()
+}
+
+/// Returns the data file of a page.
+pub(crate) const fn file_of(number: PageNo) -> FileNo {
+    (number >> FILE_PAGES_MAX.trailing_zeros()) as FileNo
+}
+
+/// Returns the place of a page in its data file.
+pub(crate) const fn index_of(number: PageNo) -> u32 {
+    number % FILE_PAGES_MAX
+}
 
 /// A position in the redo log.
 pub(crate) type Lsn = u64;
@@ -40,7 +61,7 @@ pub(crate) enum Kind {
     Tree = 1,
     /// Undo records of a transaction.
     Undo = 2,
-    /// Page 0: the names of trees and the list of free pages.
+    /// The first page of a data file, with the list of its free pages; that of file 0 has the names of trees.
     Head = 3,
 }
 
@@ -113,14 +134,14 @@ impl Page {
     pub(crate) fn count(&self) -> usize {
         self.u16(COUNT)
     }
-    /// Returns the next page of a chain; 0 is none. In page 0, the first free page.
+    /// Returns the next page of a chain; 0 is none. In a head, the first free page.
     pub(crate) fn next(&self) -> PageNo {
         self.u32(NEXT)
     }
     pub(crate) fn set_next(&mut self, next: PageNo) {
         self.set_u32(NEXT, next);
     }
-    /// Returns, for page 0, the number of pages of the data file that are or were in use.
+    /// Returns, for a head, the number of pages of its data file that are or were in use.
     pub(crate) fn pages(&self) -> u32 {
         self.u32(PAGES)
     }

@@ -1,21 +1,26 @@
-//! Reads and writes pages of the data file: single reads, batches of writes through the double-write area, checkpoints.
+//! Reads and writes pages of the data files: single reads, batches of writes, adaptive flushing, checkpoints.
 //!
 //! Place in the data flow: operations that miss a page call this; the cleaner, a task, writes dirty pages when many are
-//! dirty, when the log is long, or when a task needs a frame.
+//! dirty, when the log is long, or when a task needs a frame; a second one writes some each second (adaptive flushing).
 //!
 //! Invariants:
 //! 1. The log is durable up to a page's last change before the page is written anywhere.
-//! 2. With the double-write area: a copy of each page is durable there before the page is written in place, and stays
-//!    until the data file is synced. So one of copy and page is always intact.
+//! 2. With [`DoubleWrite::On`] a copy of each page is durable in the area before the page is written in place, and stays
+//!    until the data files are synced. So one of copy and page is always intact. With [`DoubleWrite::Atomic`] a data file
+//!    has all of a page or nothing of it, and no copy is needed.
 //! 3. One batch at a time, including checkpoints.
 
+use crate::config::DoubleWrite;
 use crate::core::HEAD_PAGE;
 use crate::db::Shared;
 use crate::error::{DbError, Result};
-use crate::page::{Page, PageNo};
+use crate::file::DbFile;
+use crate::page::{FileNo, Page, PageNo, file_of, index_of};
 use crate::pool::Copy;
+use flashweir_core::Duration;
+use flashweir_core::executor::Handle;
 use flashweir_core::signal::Signal;
-use flashweir_fs::vfs::{Fs, Sink, Source, SyncKind};
+use flashweir_fs::vfs::{File, Fs, Sink, Source, SyncKind};
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
@@ -31,17 +36,34 @@ impl<F: Fs> Shared<F> {
     /// Loads the head page permanently and starts the cleaner.
     pub(crate) async fn start(self: &Rc<Self>) -> Result<()> {
         self.handle.spawn(clean(Rc::downgrade(self), Rc::clone(&self.work)));
+        if self.config.io_capacity > 0 {
+            self.handle.spawn(clean_ahead(Rc::downgrade(self), self.handle.clone()));
+        }
         self.fetch(HEAD_PAGE).await
     }
 
-    pub(crate) fn offset(&self, number: PageNo) -> u64 {
-        u64::from(number) * u64::from(self.config.page_bytes)
+    /// Returns the data file of a page, and the page's offset in it.
+    fn place_of(&self, number: PageNo) -> Result<(Rc<DbFile<F>>, u64)> {
+        let files = self.data.borrow();
+        let file = files.get(usize::from(file_of(number))).map(Rc::clone);
+        let file = file.ok_or_else(|| {
+            DbError::Damaged(format!("page {number} is of data file {}, which is not there", file_of(number)))
+        })?;
+        Ok((file, u64::from(index_of(number)) * u64::from(self.config.page_bytes)))
+    }
+
+    /// Writes pages, of which this is the first, to their data file.
+    pub(crate) async fn write_data(&self, first: PageNo, bytes: &[u8]) -> Result<()> {
+        let (file, offset) = self.place_of(first)?;
+        self.data_unsynced.borrow_mut().insert(file_of(first));
+        file.write(offset, Source::bytes(bytes)).await
     }
 
     /// Reads a page; one that was never written is blank. The second value says whether the page is intact.
     pub(crate) async fn read_page(&self, number: PageNo) -> Result<(Page, bool)> {
         let mut page = Page::blank(self.config.page_bytes as usize);
-        self.data.read(self.offset(number), Sink::bytes(page.bytes_mut())).await?;
+        let (file, offset) = self.place_of(number)?;
+        file.read(offset, Sink::bytes(page.bytes_mut())).await?;
         let is_whole = page.is_sound(number) || page.is_blank();
         Ok((page, is_whole))
     }
@@ -145,8 +167,7 @@ impl<F: Fs> Shared<F> {
         }
         let newest = copies.iter().map(|copy| copy.page.lsn()).max().unwrap_or(0);
         self.write_log(newest, true).await?;
-        let area = self.double_write.as_ref().filter(|_| self.config.double_write);
-        if let Some(area) = area {
+        if let Some(area) = self.area() {
             let bytes: Vec<u8> = copies.iter().flat_map(|copy| copy.page.bytes()).copied().collect();
             area.write(0, Source::bytes(&bytes)).await?;
             area.sync(SyncKind::Data).await?;
@@ -159,10 +180,7 @@ impl<F: Fs> Shared<F> {
             core.pool.written(written.iter().copied());
             core.metrics.page_writes += written.len() as u64;
         }
-        if area.is_some() {
-            self.sync_data().await?;
-        }
-        Ok(())
+        if self.config.double_write == DoubleWrite::Fast { Ok(()) } else { self.sync_data().await }
     }
 
     /// Writes all copies concurrently.
@@ -171,8 +189,7 @@ impl<F: Fs> Shared<F> {
         for Copy { number, page } in copies {
             let (shared, writes) = (Rc::clone(self), Rc::clone(&writes));
             self.handle.spawn(async move {
-                let result = shared.data.write(shared.offset(number), Source::bytes(page.bytes())).await;
-                if let Err(error) = result {
+                if let Err(error) = shared.write_data(number, page.bytes()).await {
                     writes.failed.borrow_mut().get_or_insert(error);
                 }
                 writes.left.set(writes.left.get() - 1);
@@ -187,11 +204,39 @@ impl<F: Fs> Shared<F> {
         writes.failed.take().map_or(Ok(()), Err)
     }
 
-    /// Makes the data file durable. The caller must have the right to write batches.
+    /// Makes everything durable that was written to the data files. The caller must have the right to write batches.
     pub(crate) async fn sync_data(&self) -> Result<()> {
-        self.data.sync(SyncKind::Data).await?;
+        let files: Vec<FileNo> = self.data_unsynced.take().into_iter().collect();
+        self.sync_files(&files).await?;
         self.core.borrow_mut().unsynced_since = None;
         Ok(())
+    }
+
+    /// Syncs data files: atomic ones together, others one after the other, as InnoDB does.
+    pub(crate) async fn sync_files(&self, numbers: &[FileNo]) -> Result<()> {
+        let files: Vec<Rc<DbFile<F>>> =
+            numbers.iter().map(|number| Rc::clone(&self.data.borrow()[usize::from(*number)])).collect();
+        let Some(last) = files.last() else { return Ok(()) };
+        if self.config.double_write == DoubleWrite::Atomic {
+            let all: Vec<&File<F>> = files.iter().map(|file| &file.file).collect();
+            self.core.borrow_mut().metrics.data_syncs += 1;
+            let synced = self.vfs.syncv(&all, SyncKind::Data).await;
+            return synced.map_err(|errno| last.error("releasing pages of", errno));
+        }
+        for file in &files {
+            self.core.borrow_mut().metrics.data_syncs += 1;
+            file.sync(SyncKind::Data).await?;
+        }
+        Ok(())
+    }
+
+    /// Hands what was written to the data file of a page to the file system, where the file withholds it.
+    pub(crate) async fn release(&self, number: PageNo) -> Result<()> {
+        if self.config.double_write == DoubleWrite::Atomic {
+            self.place_of(number)?.0.release().await
+        } else {
+            Ok(())
+        }
     }
 
     /// Advances the start of recovery as far as the written pages allow.
@@ -252,6 +297,44 @@ impl<F: Fs> Shared<F> {
     }
 }
 
+/// Adaptive flushing, in the shape of InnoDB's page cleaner: each second it writes the more pages, the fuller the log is, so
+/// that transactions do not have to wait for its end. Below a tenth of the log it writes nothing; at half of it, as many as
+/// the configuration says; with growing age more than in proportion, and at most ten times as many.
+fn pages_ahead(log_full_percent: u64, io_capacity: u32) -> usize {
+    const LEAST_PERCENT: u64 = 10;
+    const HALF_FULL: f64 = 50.0;
+    if log_full_percent < LEAST_PERCENT {
+        return 0;
+    }
+    let rate = (log_full_percent as f64 / HALF_FULL).powf(1.5).min(10.0);
+    (rate * f64::from(io_capacity)) as usize
+}
+
+async fn clean_ahead<F: Fs>(shared: Weak<Shared<F>>, handle: Handle) {
+    const PERIOD: Duration = Duration::from_secs(1);
+    let mut next = handle.now();
+    loop {
+        next = handle.now().max(next + PERIOD);
+        handle.sleep_until(next).await;
+        let Some(shared) = shared.upgrade() else { return };
+        let mut pages = pages_ahead(shared.core.borrow().log.full_percent(), shared.config.io_capacity);
+        while pages > 0 && !shared.is_closed.get() {
+            let batch = shared.core.borrow().pool.oldest_dirty(pages.min(shared.config.batch_pages as usize));
+            if batch.is_empty() {
+                break;
+            }
+            pages -= batch.len();
+            shared.core.borrow_mut().metrics.adaptive_writes += batch.len() as u64;
+            if shared.clean_once(batch).await.is_err() {
+                return;
+            }
+        }
+        if shared.is_closed.get() {
+            return;
+        }
+    }
+}
+
 /// The cleaner: a task that lives as long as the database is open.
 pub(crate) async fn clean<F: Fs>(shared: Weak<Shared<F>>, work: Rc<Signal>) {
     loop {
@@ -269,5 +352,18 @@ pub(crate) async fn clean<F: Fs>(shared: Weak<Shared<F>>, work: Rc<Signal>) {
             }
         }
         work.wait().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fuller_the_log_the_more_pages_are_written_ahead() {
+        let pages: Vec<usize> =
+            [0, 9, 10, 25, 50, 75, 100, 1000].map(|percent| pages_ahead(percent, 200)).to_vec();
+        assert_eq!(pages, [0, 0, 17, 70, 200, 367, 565, 2000]);
+        assert_eq!(pages_ahead(100, 0), 0);
     }
 }

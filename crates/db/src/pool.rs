@@ -12,7 +12,7 @@
 //!
 //! Deliberately absent: I/O and waiting.
 
-use crate::page::{Lsn, Page, PageNo};
+use crate::page::{Lsn, Page, PageNo, file_of, index_of};
 use std::collections::BTreeSet;
 
 const NOWHERE: u32 = u32::MAX;
@@ -35,8 +35,8 @@ struct Frame {
 pub(crate) struct Pool {
     frames: Vec<Option<Frame>>,
     free: Vec<u32>,
-    /// Index of the frame, by page.
-    table: Vec<u32>,
+    /// Index of the frame, by data file and place in it.
+    tables: Vec<Vec<u32>>,
     hand: usize,
     flush_list: BTreeSet<(Lsn, PageNo)>,
     pub(crate) hits: u64,
@@ -55,7 +55,7 @@ impl Pool {
         Self {
             frames: (0..pages).map(|_| None).collect(),
             free: (0..pages as u32).rev().collect(),
-            table: Vec::new(),
+            tables: Vec::new(),
             hand: 0,
             flush_list: BTreeSet::new(),
             hits: 0,
@@ -68,10 +68,8 @@ impl Pool {
     }
 
     fn place(&self, number: PageNo) -> Option<usize> {
-        match self.table.get(number as usize) {
-            Some(&place) if place != NOWHERE => Some(place as usize),
-            _ => None,
-        }
+        let table = self.tables.get(usize::from(file_of(number)))?;
+        table.get(index_of(number) as usize).filter(|place| **place != NOWHERE).map(|place| *place as usize)
     }
 
     fn frame(&self, number: PageNo) -> &Frame {
@@ -135,7 +133,8 @@ impl Pool {
             if std::mem::take(&mut frame.used) {
                 continue;
             }
-            self.table[frame.number as usize] = NOWHERE;
+            let (file, index) = (file_of(frame.number), index_of(frame.number));
+            self.tables[usize::from(file)][index as usize] = NOWHERE;
             self.frames[place] = None;
             self.free.push(place as u32);
         }
@@ -146,10 +145,15 @@ impl Pool {
     pub(crate) fn put(&mut self, number: PageNo, page: Page) {
         debug_assert!(!self.has(number), "page {number} is in memory twice");
         let place = self.free.pop().expect("a frame was made free before");
-        if self.table.len() <= number as usize {
-            self.table.resize(number as usize + 1, NOWHERE);
+        let (file, index) = (usize::from(file_of(number)), index_of(number) as usize);
+        if self.tables.len() <= file {
+            self.tables.resize(file + 1, Vec::new());
         }
-        self.table[number as usize] = place;
+        let table = &mut self.tables[file];
+        if table.len() <= index {
+            table.resize(index + 1, NOWHERE);
+        }
+        table[index] = place;
         let frame = Frame { page, number, pins: 0, used: false, dirty_since: None, writing: false };
         self.frames[place as usize] = Some(frame);
     }

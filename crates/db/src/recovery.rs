@@ -109,14 +109,12 @@ impl<F: Fs> Shared<F> {
         for (number, page) in copies {
             let (_, is_whole) = self.read_page(number).await?;
             if !is_whole {
-                self.data.write(self.offset(number), Source::bytes(page.bytes())).await?;
+                self.write_data(number, page.bytes()).await?;
                 mended += 1;
             }
         }
-        if mended > 0 {
-            self.data.sync(SyncKind::Data).await?;
-        }
-        if !self.config.double_write {
+        self.sync_data().await?;
+        if !self.config.double_write.has_area() {
             // From here on pages change without copies, so old copies must not be found later.
             area.write(0, Source::zeros(u64::from(self.config.batch_pages) * page_bytes)).await?;
             area.sync(SyncKind::Data).await?;

@@ -24,7 +24,7 @@ pub(crate) enum Op<'a> {
     Truncate { slot: usize },
     /// Set the next page of the chain.
     SetNext { next: PageNo },
-    /// Set the number of pages in page 0.
+    /// Set the number of pages in the head of a data file.
     SetPages { pages: u32 },
 }
 

@@ -266,7 +266,7 @@ fn change_row(
         }
         (Change::Update(_), Some(old)) => Opposite::Update(old.to_vec()),
     };
-    undo::prepare(core, slot, tree::pages_needed(&place))?;
+    undo::prepare(core, slot, tree, tree::pages_needed(&place))?;
     core.begin()?;
     let bottom = undo::append(core, slot, &Undo { tree, key: key.to_vec(), opposite })?;
     match change {

@@ -147,7 +147,7 @@ fn put(core: &mut Core, path: Vec<(PageNo, usize)>, number: PageNo, slot: usize,
     if path.is_empty() {
         // The root keeps its page; its contents move one level down.
         let level = page.level();
-        let child = core.allocate(Kind::Tree, level);
+        let child = core.allocate(number, Kind::Tree, level);
         move_records(core, number, 0, child);
         core.apply(number, Op::Init { kind: Kind::Tree, level: level + 1 });
         core.apply(number, Op::Insert { slot: 0, key: &[], value: &child.to_le_bytes() });
@@ -168,7 +168,7 @@ fn split(
     let page = core.pool.page(left);
     let level = page.level();
     let middle = split_point(page, slot, key.len() + value.len() + RECORD_BYTES);
-    let right = core.allocate(Kind::Tree, level);
+    let right = core.allocate(left, Kind::Tree, level);
     // Positions count the new record at `slot`.
     if slot < middle {
         move_records(core, left, middle - 1, right);

@@ -11,7 +11,7 @@
 
 use crate::core::{Core, HEAD_PAGE, Step};
 use crate::error::DbError;
-use crate::page::{Kind, PageNo};
+use crate::page::{Kind, PageNo, file_of};
 use crate::redo::{Op, Reader};
 use crate::tree;
 
@@ -92,10 +92,13 @@ fn top(core: &mut Core, slot: u32) -> Step<PageNo> {
     Ok(top)
 }
 
-/// Ensures that a record can be appended without waiting, and that `further` pages can be allocated besides.
-pub(crate) fn prepare(core: &mut Core, slot: u32, further: usize) -> Step<()> {
+/// Ensures that a record can be appended without waiting, and that `further` pages of this tree can be allocated besides.
+pub(crate) fn prepare(core: &mut Core, slot: u32, tree: PageNo, further: usize) -> Step<()> {
     top(core, slot)?;
-    core.prepare_pages(further + 1)
+    if file_of(tree) == file_of(HEAD_PAGE) {
+        return core.prepare_pages(&[(HEAD_PAGE, further + 1)]);
+    }
+    core.prepare_pages(&[(HEAD_PAGE, 1), (tree, further)])
 }
 
 /// Appends a record. Returns the page if it is the first one of the stack.
@@ -108,7 +111,7 @@ pub(crate) fn append(core: &mut Core, slot: u32, undo: &Undo) -> Step<Option<Pag
         return Ok(None);
     }
     let next = core.pool.page(head).next();
-    let new = core.allocate(Kind::Undo, 0);
+    let new = core.allocate(head, Kind::Undo, 0);
     core.apply(new, Op::SetNext { next });
     core.apply(head, Op::SetNext { next: new });
     core.apply(new, Op::Insert { slot: 0, key: &[], value: &value });
@@ -145,7 +148,7 @@ pub(crate) fn take_back(core: &mut Core, slot: u32) -> Step<bool> {
     if place.slot.is_ok() == matches!(undo.opposite, Opposite::Insert(_)) {
         return Err(damaged().into());
     }
-    core.prepare_pages(tree::pages_needed(&place))?;
+    core.prepare_pages(&[(undo.tree, tree::pages_needed(&place))])?;
     core.begin()?;
     core.apply(end, Op::Remove { slot: last });
     if end != head && last == 0 {

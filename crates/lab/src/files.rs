@@ -11,6 +11,7 @@
 use flashweir_core::executor::Handle;
 use flashweir_core::metrics::{self, Metric};
 use flashweir_core::{Duration, Instant};
+use flashweir_db::Db;
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::{Device, DeviceMetrics, DeviceOptions, NandMetrics};
 use flashweir_fs::ext4::Ext4Options;
@@ -24,8 +25,8 @@ use flashweir_sim::volume::{VolumeError, make};
 use flashweir_workload::filebench::{self, Filebench, Model, RunError};
 use flashweir_workload::fio::FileJob;
 use flashweir_workload::fio::on_files::{self, FileJobError};
-use flashweir_workload::oltp::insert::{Insert, InsertOptions};
 use flashweir_workload::oltp::linkbench::{LinkBench, LinkBenchOptions};
+use flashweir_workload::oltp::sysbench::{Sysbench, SysbenchOptions};
 use flashweir_workload::oltp::tpcc::{Tpcc, TpccOptions};
 use flashweir_workload::oltp::{OltpError, RunOptions};
 use serde::{Deserialize, Serialize};
@@ -73,8 +74,8 @@ pub enum Work {
     Tpcc(TpccOptions),
     /// A LinkBench-like mix; likewise.
     LinkBench(LinkBenchOptions),
-    /// Inserts of single rows; likewise.
-    Insert(InsertOptions),
+    /// A script of sysbench; likewise.
+    Sysbench(SysbenchOptions),
 }
 
 /// Result of a run.
@@ -103,7 +104,7 @@ pub struct FilesResult {
     pub workloads: Vec<WorkloadResult>,
     /// Totals of the device in the measured time.
     pub totals: DeviceTotals,
-    /// Counters of device, vfs and file system in the measured time, by name.
+    /// Counters of device, vfs, file system and databases in the measured time, by name.
     pub metrics: BTreeMap<String, u64>,
     /// Hash of all that the device did.
     pub trace_hash: TraceHash,
@@ -193,11 +194,13 @@ pub fn run(
         }
     }
     let (vfs, ready) = preparing.take().ok_or(FilesError::Stuck)??;
+    let dbs: Vec<Db<AnyFs>> = ready.iter().filter_map(Ready::db).collect();
     let start = stack.now();
     let begin = start + setup.ramp;
     let end = setup.runtime.map(|runtime| begin + runtime);
-    let earlier = stack.spawn_for(Counters::at(begin, stack.port(), vfs.clone(), stack.handle()));
-    let later = end.map(|end| stack.spawn_for(Counters::at(end, stack.port(), vfs.clone(), stack.handle())));
+    let counted = |at| Counters::at(at, stack.port(), vfs.clone(), dbs.clone(), stack.handle());
+    let (earlier, later) = (counted(begin), end.map(counted));
+    let (earlier, later) = (stack.spawn_for(earlier), later.map(|later| stack.spawn_for(later)));
     let mut running = Vec::new();
     for work in ready {
         running.push(stack.spawn_for(work.run(setup.clone(), vfs.clone(), stack.handle())));
@@ -214,7 +217,7 @@ pub fn run(
         workloads.extend(result.take().ok_or(FilesError::Stuck)??);
     }
     // If the workloads ended early, the counters are those of now.
-    let now = Counters::now(&stack.port(), &vfs, stack.now());
+    let now = Counters::now(&stack.port(), &vfs, stack.now()).with(&dbs);
     let later = later.and_then(|later| later.take()).unwrap_or_else(|| now.clone());
     let earlier = earlier.take().unwrap_or_else(|| later.clone());
     let device = later.device.since(&earlier.device);
@@ -258,19 +261,33 @@ pub struct Counters {
     nand: NandMetrics,
     vfs: VfsMetrics,
     fs: (&'static str, Vec<Metric>),
+    /// Counters of the databases together, if there are some.
+    dbs: Vec<Metric>,
 }
 
 impl Counters {
-    async fn at(at: Instant, port: Port, vfs: Vfs<AnyFs>, handle: Handle) -> Self {
+    async fn at(at: Instant, port: Port, vfs: Vfs<AnyFs>, dbs: Vec<Db<AnyFs>>, handle: Handle) -> Self {
         handle.sleep_until(at).await;
-        Self::now(&port, &vfs, at)
+        Self::now(&port, &vfs, at).with(&dbs)
+    }
+
+    /// The same, with the counters of these databases.
+    fn with(mut self, dbs: &[Db<AnyFs>]) -> Self {
+        for db in dbs {
+            let metrics = db.metrics();
+            match &mut self.dbs[..] {
+                [] => self.dbs = metrics.list().to_vec(),
+                sums => sums.iter_mut().zip(metrics.list()).for_each(|(sum, one)| sum.value += one.value),
+            }
+        }
+        self
     }
 
     /// Counters of now, which is `at`.
     pub fn now(port: &Port, vfs: &Vfs<AnyFs>, at: Instant) -> Self {
         let (device, nand) = port.with_device(|device| (*device.metrics(), *device.nand_metrics()));
         let fs = (vfs.fs().name(), vfs.fs().metrics());
-        Self { at, device, nand, vfs: vfs.metrics(), fs }
+        Self { at, device, nand, vfs: vfs.metrics(), fs, dbs: Vec::new() }
     }
 
     /// Differences from `earlier`, by name.
@@ -281,6 +298,7 @@ impl Counters {
             ("nand", self.nand.since(&earlier.nand).list().to_vec()),
             ("vfs", self.vfs.since(&earlier.vfs).list().to_vec()),
             (self.fs.0, metrics::since(&self.fs.1, &earlier.fs.1)),
+            ("db", metrics::since(&self.dbs, &earlier.dbs)),
         ];
         for (prefix, list) in lists {
             all.extend(list.iter().map(|metric| (format!("{prefix}.{}", metric.name), metric.value)));
@@ -295,7 +313,7 @@ enum Ready {
     Filebench(String, Filebench<AnyFs>),
     Tpcc(String, Tpcc<AnyFs>),
     LinkBench(String, LinkBench<AnyFs>),
-    Insert(String, Insert<AnyFs>),
+    Sysbench(String, Sysbench<AnyFs>),
 }
 
 /// Makes and mounts the volume, and creates the files of all workloads.
@@ -330,13 +348,13 @@ async fn prepare(setup: Setup, port: Port, handle: Handle) -> Result<(Vfs<AnyFs>
                 let made = made.map_err(oltp)?;
                 Ready::LinkBench(name, made)
             }
-            Work::Insert(options) => {
+            Work::Sysbench(options) => {
                 let oltp = |error| FilesError::Oltp { name: name.clone(), error };
-                let options = InsertOptions { run: oltp_run(&name, options.run), ..options };
+                let options = SysbenchOptions { run: oltp_run(&name, options.run), ..options };
                 let dir = make_dir(&process, &name).await.map_err(oltp)?;
-                let made = Insert::prepare(&process, handle.clone(), &dir, options).await;
+                let made = Sysbench::prepare(&process, handle.clone(), &dir, options).await;
                 let made = made.map_err(oltp)?;
-                Ready::Insert(name, made)
+                Ready::Sysbench(name, made)
             }
             Work::Fio(mut jobs) => {
                 for job in &mut jobs {
@@ -375,6 +393,16 @@ async fn make_dir(process: &Process<AnyFs>, name: &str) -> Result<String, OltpEr
 }
 
 impl Ready {
+    /// Returns its database, if it has one.
+    fn db(&self) -> Option<Db<AnyFs>> {
+        match self {
+            Self::Fio(_) | Self::Filebench(..) => None,
+            Self::Tpcc(_, mix) => Some(mix.db().clone()),
+            Self::LinkBench(_, mix) => Some(mix.db().clone()),
+            Self::Sysbench(_, mix) => Some(mix.db().clone()),
+        }
+    }
+
     async fn run(
         self,
         setup: Setup,
@@ -400,7 +428,7 @@ impl Ready {
                 let result = mix.run().await.map_err(|error| FilesError::Oltp { name, error })?;
                 Ok(vec![result])
             }
-            Self::Insert(name, mix) => {
+            Self::Sysbench(name, mix) => {
                 let result = mix.run().await.map_err(|error| FilesError::Oltp { name, error })?;
                 Ok(vec![result])
             }

@@ -1,6 +1,7 @@
 //! The engine on in-memory files.
 
 mod bed;
+mod files;
 mod load;
 mod model;
 mod stop;

@@ -3,7 +3,7 @@
 
 use crate::bed::{Bed, small};
 use flashweir_core::RandomStream;
-use flashweir_db::{Config, Db, DbError, Tree};
+use flashweir_db::{Config, DataIo, Db, DbError, DoubleWrite, Tree};
 use flashweir_fs::memfs::MemFs;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -143,9 +143,12 @@ fn the_engine_is_a_map_with_transactions() {
 }
 
 #[test]
-fn without_double_write_and_buffered_it_is_the_same_map() {
-    let data_io = flashweir_db::DataIo::Buffered;
-    run(Config { double_write: false, data_io, ..small() }, 4, 2);
+fn it_is_the_same_map_however_pages_are_written() {
+    for (seed, double_write) in [(4, DoubleWrite::Off), (5, DoubleWrite::Fast), (6, DoubleWrite::On)] {
+        let data_io = DataIo::Buffered;
+        run(Config { double_write, data_io, ..small() }, seed, 2);
+        run(Config { double_write, file_per_table: true, io_capacity: 1000, ..small() }, seed, 2);
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Errors of the file system, and files of other databases or of none.
 
 use crate::bed::{Bed, small};
-use flashweir_db::{Config, Db, DbError};
+use flashweir_db::{Config, Db, DbError, DoubleWrite};
 use flashweir_fs::memfs::Faults;
 use flashweir_fs::vfs::{Errno, Follow};
 
@@ -38,7 +38,7 @@ fn a_log_that_cannot_be_written_stops_the_engine() {
 #[test]
 fn files_of_a_new_database_have_their_lengths() {
     let mut bed = Bed::new();
-    let config = Config { log_file_bytes: (2 << 20) + 8192, double_write: true, ..small() };
+    let config = Config { log_file_bytes: (2 << 20) + 8192, double_write: DoubleWrite::On, ..small() };
     let doubled = u64::from(config.batch_pages) * u64::from(config.page_bytes);
     drop(bed.create(config.clone()));
     let process = bed.process();
@@ -55,11 +55,11 @@ fn files_of_a_new_database_have_their_lengths() {
 #[test]
 fn a_double_write_area_is_made_when_it_is_asked_for() {
     let mut bed = Bed::new();
-    drop(bed.create(Config { double_write: false, ..small() }));
+    drop(bed.create(Config { double_write: DoubleWrite::Off, ..small() }));
     let process = bed.process();
     // Databases of before there was an area have no file for it.
     bed.run(async move { process.unlink("/db/double-write").await }).unwrap();
-    let (db, _) = bed.open(Config { double_write: true, ..small() }).unwrap();
+    let (db, _) = bed.open(Config { double_write: DoubleWrite::On, ..small() }).unwrap();
     let process = bed.process();
     bed.run(async move {
         let tree = db.create_tree("rows").await.unwrap();
@@ -145,6 +145,18 @@ fn what_is_not_the_database_is_refused() {
         refused(&mut bed, small()),
         "damaged: the log has no checkpoint: it is not that of a database"
     );
+}
+
+/// The file system in memory has no atomic files.
+#[test]
+fn atomic_files_are_asked_for_where_there_are_some() {
+    let mut bed = Bed::new();
+    let (process, handle) = (bed.process(), bed.handle());
+    let config = Config { double_write: DoubleWrite::Atomic, ..small() };
+    let made = bed.run(async move { Db::create(&process, handle, "/", config).await.map(drop) });
+    let expected = "double_write cannot be `atomic`: expected a file system with atomic files: ext4 that journals data, or \
+                    either format where it uses SHARE";
+    assert_eq!(made.unwrap_err().to_string(), expected);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Pages that a power cut left half written.
 
 use crate::bed::{Bed, small};
-use flashweir_db::{Config, Db, DbError, Tree};
+use flashweir_db::{Config, Db, DbError, DoubleWrite, Tree};
 use flashweir_fs::memfs::MemFs;
 use flashweir_fs::vfs::{OpenFlags, Process, Sink, Source};
 
@@ -54,7 +54,7 @@ fn tear(bed: &mut Bed, config: &Config) -> usize {
     })
 }
 
-fn config(double_write: bool) -> Config {
+fn config(double_write: DoubleWrite) -> Config {
     let page_bytes = PAGE as u32;
     Config { page_bytes, pool_bytes: 128 * 16_384, double_write, batch_pages: 64, ..small() }
 }
@@ -62,9 +62,9 @@ fn config(double_write: bool) -> Config {
 #[test]
 fn torn_pages_come_back_from_the_double_write_area() {
     let mut bed = Bed::new();
-    let torn = tear(&mut bed, &config(true));
+    let torn = tear(&mut bed, &config(DoubleWrite::On));
     assert!(torn >= 5, "{torn}");
-    let (db, recovery) = bed.open(config(true)).unwrap();
+    let (db, recovery) = bed.open(config(DoubleWrite::On)).unwrap();
     assert_eq!(recovery.pages_mended, torn as u64);
     bed.run(async move {
         assert!(db.check().await.unwrap().is_good());
@@ -77,8 +77,8 @@ fn torn_pages_come_back_from_the_double_write_area() {
 #[test]
 fn without_it_torn_pages_are_found_and_not_believed() {
     let mut bed = Bed::new();
-    assert!(tear(&mut bed, &config(false)) >= 5);
-    match bed.open(config(false)) {
+    assert!(tear(&mut bed, &config(DoubleWrite::Off)) >= 5);
+    match bed.open(config(DoubleWrite::Off)) {
         Err(error) => assert!(matches!(error, DbError::Damaged(_)), "{error}"),
         Ok((db, _)) => bed.run(async move {
             let report = db.check().await.unwrap();

@@ -1,4 +1,4 @@
-//! The engine of `flashweir-db` under power cuts: over the VFS, over F2FS, over a simulated device and over the
+//! The engine of `flashweir-db` under power cuts: over the VFS, over F2FS and ext4, over a simulated device and over the
 //! contract's model, which may show any legal state.
 //!
 //! Each state of the rows says which transactions are in it: transaction `n` of a task gives all of its rows the stamp
@@ -8,15 +8,18 @@
 use flashweir_contract::{DeviceKind, Exploration, LogPos};
 use flashweir_core::executor::Handle;
 use flashweir_core::{Bytes, Duration, Executor, Instant, RandomStream};
-use flashweir_db::{CommitMode, Config, CpuCosts, Db, DbError, Recovery, Tree};
+use flashweir_db::{CommitMode, Config, CpuCosts, DataIo, Db, DbError, DoubleWrite, Recovery, Tree};
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceOptions};
-use flashweir_fs::f2fs::{self, F2fs};
+use flashweir_fs::ext4::{CheckpointBy, Ext4Options, Journaling};
+use flashweir_fs::f2fs::{CleanBy, F2fsOptions};
 use flashweir_fs::port::BlockPort;
 use flashweir_fs::vfs::{Creds, Fs, MountOptions, Process, Vfs};
+use flashweir_fs::{AnyFs, Kind, Mode, NewVolume};
 use flashweir_sim::live::Tear;
 use flashweir_sim::model_port::ModelPort;
 use flashweir_sim::stack::{FlushMode, Stack};
+use flashweir_sim::volume::mount_on;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -97,18 +100,32 @@ async fn work<F: Fs>(db: Db<F>, task: u8, from: u32, acked: Acked, seed: u64) {
     }
 }
 
-async fn mount(port: Rc<dyn BlockPort>, handle: Handle) -> Result<Vfs<F2fs>, String> {
-    let fs = F2fs::mount(port).await.map_err(|error| format!("mount: {error}"))?;
+/// What a database runs on.
+#[derive(Clone)]
+struct Scene {
+    flush: FlushMode,
+    mode: Mode,
+    config: Config,
+}
+
+impl Scene {
+    fn f2fs(flush: FlushMode, config: Config) -> Self {
+        Self { flush, mode: Kind::F2fs.into(), config }
+    }
+}
+
+async fn mount(port: Rc<dyn BlockPort>, handle: Handle, scene: &Scene) -> Result<Vfs<AnyFs>, String> {
+    let fs = mount_on(port, scene.flush, &scene.mode).await.map_err(|error| format!("mount: {error}"))?;
     Vfs::mount(fs, handle, MountOptions::default()).map_err(|error| error.to_string())
 }
 
 /// Makes a volume with an empty database, which is durable.
-async fn make(port: Rc<dyn BlockPort>, handle: Handle, config: Config) -> Db<F2fs> {
-    f2fs::mkfs(&*port, &f2fs::Options::new(port.capacity_blocks())).await.unwrap();
-    let vfs = mount(port, handle.clone()).await.unwrap();
+async fn make(port: Rc<dyn BlockPort>, handle: Handle, scene: Scene) -> Db<AnyFs> {
+    scene.mode.kind.mkfs(&*port, &NewVolume::new(port.capacity_blocks())).await.unwrap();
+    let vfs = mount(port, handle.clone(), &scene).await.unwrap();
     let process = vfs.process(Creds::ROOT);
     process.mkdir("/db", 0o755).await.unwrap();
-    let db = Db::create(&process, handle, "/db", config).await.unwrap();
+    let db = Db::create(&process, handle, "/db", scene.config).await.unwrap();
     db.create_tree("rows").await.unwrap();
     db.create_tree("marks").await.unwrap();
     vfs.sync_all().await.unwrap();
@@ -119,11 +136,11 @@ async fn make(port: Rc<dyn BlockPort>, handle: Handle, config: Config) -> Db<F2f
 async fn verify(
     port: Rc<dyn BlockPort>,
     handle: Handle,
-    config: Config,
+    scene: Scene,
     acked: [u32; TASKS as usize],
 ) -> Result<Recovery, String> {
-    let vfs = mount(port, handle.clone()).await?;
-    let (db, recovery) = open(&vfs.process(Creds::ROOT), handle, config).await?;
+    let vfs = mount(port, handle.clone(), &scene).await?;
+    let (db, recovery) = open(&vfs.process(Creds::ROOT), handle, scene.config).await?;
     let report = db.check().await.map_err(|error| error.to_string())?;
     if !report.is_good() || report.lost_pages > 0 {
         return Err(format!("{report:?}"));
@@ -191,14 +208,14 @@ fn stack(name: &str, mode: FlushMode) -> Stack {
 
 /// Runs for a drawn time, cuts, recovers, verifies. Returns the number of acknowledged transactions and what recovery
 /// did.
-fn cut_once(device: &str, mode: FlushMode, config: &Config, seed: u64) -> Result<(u32, Recovery), String> {
+fn cut_once(device: &str, scene: &Scene, seed: u64) -> Result<(u32, Recovery), String> {
     // Transactions take time, so that some are in progress when others make the log durable.
     let costs = CpuCosts { row: Duration::from_micros(100), ..CpuCosts::ZERO };
-    let config = &Config { costs, ..config.clone() };
+    let scene = Scene { config: Config { costs, ..scene.config.clone() }, ..scene.clone() };
     let mut stream = RandomStream::new(seed, "database.cut");
-    let mut first = stack(device, mode);
+    let mut first = stack(device, scene.flush);
     let (port, handle): (Rc<dyn BlockPort>, _) = (Rc::new(first.port()), first.handle());
-    let db = first.block_on(make(port, handle.clone(), config.clone())).expect("it is made");
+    let db = first.block_on(make(port, handle.clone(), scene.clone())).expect("it is made");
     let acked = Acked::default();
     for task in 0..TASKS {
         handle.spawn(work(db.clone(), task, 1, Rc::clone(&acked), seed));
@@ -209,7 +226,7 @@ fn cut_once(device: &str, mode: FlushMode, config: &Config, seed: u64) -> Result
     let mut second = first.cut(DEVICE, Tear::Drawn(seed)).0;
     let acked = *acked.borrow();
     let (port, handle): (Rc<dyn BlockPort>, _) = (Rc::new(second.port()), second.handle());
-    let verified = second.block_on(verify(port, handle, config.clone(), acked));
+    let verified = second.block_on(verify(port, handle, scene, acked));
     let verified = verified.unwrap_or_else(|| Err("recovery waits for something that never comes".into()));
     Ok((acked.iter().sum(), verified?))
 }
@@ -219,7 +236,7 @@ fn what_was_committed_survives_cuts_of_the_whole_stack() {
     let (mut commits, mut redone, mut rolled_back) = (0, 0, 0);
     for seed in 0..50 {
         for (device, mode) in [("rflush", FlushMode::RangeFlush), ("mobile-ufs", FlushMode::Flush)] {
-            let cut = cut_once(device, mode, &config(), seed);
+            let cut = cut_once(device, &Scene::f2fs(mode, config()), seed);
             let (acked, recovery) = cut.unwrap_or_else(|fault| panic!("{device}, seed {seed}: {fault}"));
             commits += acked;
             redone += recovery.changes_redone;
@@ -233,14 +250,16 @@ fn what_was_committed_survives_cuts_of_the_whole_stack() {
 #[test]
 fn commits_without_a_sync_are_found() {
     let config = Config { commit: CommitMode::Write, ..config() };
-    let found = (0..6).filter(|&seed| cut_once("rflush", FlushMode::RangeFlush, &config, seed).is_err());
+    let scene = Scene::f2fs(FlushMode::RangeFlush, config);
+    let found = (0..6).filter(|&seed| cut_once("rflush", &scene, seed).is_err());
     assert!(found.count() >= 4);
 }
 
 /// Planted bug: the device ignores flushes.
 #[test]
 fn a_device_that_does_not_flush_is_found() {
-    let found = (0..6).filter(|&seed| cut_once("mobile-ufs", FlushMode::NoFlush, &config(), seed).is_err());
+    let scene = Scene::f2fs(FlushMode::NoFlush, config());
+    let found = (0..6).filter(|&seed| cut_once("mobile-ufs", &scene, seed).is_err());
     assert!(found.count() >= 4);
 }
 
@@ -261,7 +280,7 @@ fn until(executor: &mut Executor, is_done: impl Fn() -> bool) {
 }
 
 /// Runs a task on the model, where nothing takes time: it yields to the others in the middle of each transaction.
-async fn work_on_model(db: Db<F2fs>, task: u8, port: ModelPort, handle: Handle, history: History) {
+async fn work_on_model(db: Db<AnyFs>, task: u8, port: ModelPort, handle: Handle, history: History) {
     let (rows, marks) = (db.tree("rows").unwrap(), db.tree("marks").unwrap());
     for stamp in 1..=12 {
         let mut trx = db.begin().await.unwrap();
@@ -288,20 +307,20 @@ async fn work_on_model(db: Db<F2fs>, task: u8, port: ModelPort, handle: Handle, 
 }
 
 /// Runs on the model and checks states after cuts at drawn positions. Returns the number of states and the first fault.
-fn states_on_model(config: &Config, seed: u64, cuts: u64) -> (u64, Option<String>) {
-    let port = ModelPort::new(DeviceKind::D1.policy(), (64 << 20) / 4096, FlushMode::RangeFlush);
+fn states_on_model(kind: DeviceKind, scene: &Scene, seed: u64, cuts: u64) -> (u64, Option<String>) {
+    let port = ModelPort::new(kind.policy(), (64 << 20) / 4096, scene.flush).with_share_blocks_max(256);
     let mut executor = Executor::new();
     let made = Rc::new(RefCell::new(None));
     {
         let (slot, port, handle) = (Rc::clone(&made), Rc::new(port.clone()), executor.handle());
-        let config = config.clone();
+        let scene = scene.clone();
         executor.spawn(async move {
-            let db = make(port, handle, config).await;
+            let db = make(port, handle, scene).await;
             *slot.borrow_mut() = Some(db);
         });
     }
     until(&mut executor, || made.borrow().is_some());
-    let db: Db<F2fs> = made.take().expect("it is made");
+    let db: Db<AnyFs> = made.take().expect("it is made");
     let history: History = Rc::new(RefCell::new(vec![(port.position(), [0; TASKS as usize])]));
     let running = Rc::new(Cell::new(TASKS));
     for task in 0..TASKS {
@@ -326,7 +345,7 @@ fn states_on_model(config: &Config, seed: u64, cuts: u64) -> (u64, Option<String
             let mut executor = Executor::new();
             let verified = Rc::new(RefCell::new(None));
             let slot = Rc::clone(&verified);
-            let verify = verify(Rc::new(woken), executor.handle(), config.clone(), acked);
+            let verify = verify(Rc::new(woken), executor.handle(), scene.clone(), acked);
             executor.spawn(async move {
                 let result = verify.await;
                 *slot.borrow_mut() = Some(result);
@@ -346,7 +365,8 @@ fn states_on_model(config: &Config, seed: u64, cuts: u64) -> (u64, Option<String
 #[test]
 fn what_was_committed_is_in_every_state_that_the_contract_allows() {
     for seed in 0..2 {
-        let (states, fault) = states_on_model(&config(), seed, 40);
+        let scene = Scene::f2fs(FlushMode::RangeFlush, config());
+        let (states, fault) = states_on_model(DeviceKind::D1, &scene, seed, 40);
         assert_eq!(fault, None, "seed {seed}, after {states} states");
         assert!(states > 200, "{states}");
     }
@@ -355,5 +375,82 @@ fn what_was_committed_is_in_every_state_that_the_contract_allows() {
 #[test]
 fn on_the_model_commits_without_a_sync_are_found() {
     let config = Config { commit: CommitMode::Write, ..config() };
-    assert!(states_on_model(&config, 0, 20).1.is_some());
+    assert!(states_on_model(DeviceKind::D1, &Scene::f2fs(FlushMode::RangeFlush, config), 0, 20).1.is_some());
+}
+
+// Ways to keep pages from being torn (database §1).
+
+fn ext4(journaling: Journaling, checkpoint_by: CheckpointBy) -> Mode {
+    Ext4Options { journaling, checkpoint_by, ..Ext4Options::default() }.into()
+}
+
+/// A database whose tables have files of their own.
+fn scene(mode: Mode, double_write: DoubleWrite, data_io: DataIo) -> Scene {
+    let config = Config { double_write, data_io, file_per_table: true, io_capacity: 200, ..config() };
+    Scene { flush: FlushMode::Flush, mode, config }
+}
+
+/// Every combination that promises what a database needs.
+fn safe_scenes() -> Vec<(&'static str, Scene)> {
+    use {CheckpointBy::*, DataIo::*, DoubleWrite::*, Journaling::*};
+    let ssc: Mode = F2fsOptions { clean_by: CleanBy::Share, ..F2fsOptions::default() }.into();
+    vec![
+        ("DWB-ON/OJ", scene(ext4(Ordered, Write), On, Buffered)),
+        ("DWB-ON/OJ, direct", scene(ext4(Ordered, Write), On, Direct)),
+        ("DWB-OFF/DJ", scene(ext4(Journal, Write), Off, Buffered)),
+        ("DWB-OFF/SADJ", scene(ext4(Journal, Share), Atomic, Buffered)),
+        ("DWB-OFF/SADJ, direct", scene(ext4(Journal, Share), Atomic, Direct)),
+        ("DWB-OFF/SSC", scene(ssc, Atomic, Buffered)),
+    ]
+}
+
+#[test]
+fn no_page_is_torn_where_something_keeps_it_whole() {
+    for (name, scene) in safe_scenes() {
+        let mut commits = 0;
+        for seed in 0..12 {
+            let cut = cut_once("share-960evo", &scene, seed);
+            commits += cut.unwrap_or_else(|fault| panic!("{name}, seed {seed}: {fault}")).0;
+        }
+        assert!(commits > 30, "{name}: {commits}");
+    }
+}
+
+#[test]
+fn on_the_model_no_page_is_torn_where_something_keeps_it_whole() {
+    for (name, scene) in safe_scenes() {
+        let (states, fault) = states_on_model(DeviceKind::D4, &scene, 1, 25);
+        assert_eq!(fault, None, "{name}, after {states} states");
+        assert!(states > 100, "{name}: {states}");
+    }
+}
+
+/// Is MariaDB's `fast` safe? Where a write is durable when it completes, and bypasses the page cache. A volatile buffer may write the
+/// next batch of copies to flash, over those of pages whose own writes it still has; a flush comes too late.
+#[test]
+fn fast_double_writes_are_safe_without_a_volatile_buffer_only() {
+    use {CheckpointBy::*, DataIo::*, DoubleWrite::*, Journaling::*};
+    let direct = scene(ext4(Ordered, Write), Fast, Direct);
+    let (states, fault) = states_on_model(DeviceKind::D2, &direct, 1, 100);
+    assert_eq!(fault, None, "after {states} states");
+    for (name, kind, scene) in [
+        ("direct, volatile buffer", DeviceKind::D4, direct),
+        ("buffered", DeviceKind::D2, scene(ext4(Ordered, Write), Fast, Buffered)),
+    ] {
+        assert_torn(name, kind, &scene);
+    }
+}
+
+fn assert_torn(name: &str, kind: DeviceKind, scene: &Scene) {
+    let found = (0..40).find_map(|seed| states_on_model(kind, scene, seed, 60).1);
+    let fault = found.unwrap_or_else(|| panic!("{name}: nothing is torn"));
+    assert!(fault.contains("torn"), "{name}: {fault}");
+}
+
+#[test]
+fn without_double_writes_ordered_data_are_torn() {
+    use {CheckpointBy::*, DataIo::*, DoubleWrite::*, Journaling::*};
+    for data_io in [Buffered, Direct] {
+        assert_torn("DWB-OFF/OJ", DeviceKind::D4, &scene(ext4(Ordered, Write), Off, data_io));
+    }
 }

@@ -18,8 +18,8 @@ pub(super) trait Mix: 'static {
     /// The input of one transaction.
     type Input;
 
-    /// Names of the kinds.
-    const KINDS: &'static [&'static str];
+    /// Returns the names of the kinds.
+    fn kinds(&self) -> &'static [&'static str];
 
     /// Draws a kind and its input for a connection.
     fn draw(&self, stream: &mut RandomStream, connection: u32) -> (usize, Self::Input);
@@ -72,14 +72,14 @@ pub(super) async fn run<M: Mix>(
     handle: Handle,
     options: &RunOptions,
 ) -> Result<WorkloadResult, OltpError> {
-    let start = handle.now() + options.ramp;
+    let (start, kinds) = (handle.now() + options.ramp, mix.kinds());
     let shared = Rc::new(Shared {
         mix,
         start,
         deadline: start.saturating_add(options.runtime),
         handle,
         recorders: RefCell::new(
-            (0..=M::KINDS.len()).map(|_| CallRecorder::new(start, options.interval)).collect(),
+            (0..=kinds.len()).map(|_| CallRecorder::new(start, options.interval)).collect(),
         ),
         failure: RefCell::default(),
         running: Cell::new(options.connections),
@@ -97,7 +97,7 @@ pub(super) async fn run<M: Mix>(
         return Err(failure);
     }
     let recorders = shared.recorders.take();
-    let calls = recorders.into_iter().zip(M::KINDS.iter().chain([&COMMIT]));
+    let calls = recorders.into_iter().zip(kinds.iter().chain([&COMMIT]));
     Ok(WorkloadResult {
         name: options.name.clone(),
         seed: options.seed,
@@ -112,6 +112,7 @@ pub(super) async fn run<M: Mix>(
 }
 
 async fn connect<M: Mix>(shared: Rc<Shared<M>>, connection: u32, mut stream: RandomStream) {
+    let kinds = shared.mix.kinds();
     while shared.handle.now() < shared.deadline && shared.failure.borrow().is_none() {
         let (kind, input) = shared.mix.draw(&mut stream, connection);
         let began = shared.handle.now();
@@ -127,12 +128,12 @@ async fn connect<M: Mix>(shared: Rc<Shared<M>>, connection: u32, mut stream: Ran
                 let mut recorders = shared.recorders.borrow_mut();
                 recorders[kind].record(0, began, now);
                 if let Some(commit) = commit {
-                    recorders[M::KINDS.len()].record(0, commit, now);
+                    recorders[kinds.len()].record(0, commit, now);
                 }
             }
             Ok(_) => {}
             Err(error) => {
-                shared.failure.borrow_mut().get_or_insert(OltpError::Db { during: M::KINDS[kind], error });
+                shared.failure.borrow_mut().get_or_insert(OltpError::Db { during: kinds[kind], error });
             }
         }
         if now == began {
@@ -160,7 +161,10 @@ mod tests {
 
     impl Mix for Sleeps {
         type Input = u64;
-        const KINDS: &'static [&'static str] = &["even", "odd"];
+
+        fn kinds(&self) -> &'static [&'static str] {
+            &["even", "odd"]
+        }
 
         fn draw(&self, stream: &mut RandomStream, _: u32) -> (usize, u64) {
             let number = stream.below(100);

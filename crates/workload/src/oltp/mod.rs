@@ -1,4 +1,4 @@
-//! Transaction mixes on a database: TPC-C-like, LinkBench-like, and inserts of single rows (docs/transaction-mixes.md).
+//! Transaction mixes on a database: TPC-C-like, LinkBench-like, and sysbench's scripts (docs/transaction-mixes.md).
 //!
 //! Place in the data flow: a mix makes a database of `flashweir-db` in a directory of a mounted file system, loads it,
 //! and runs the transactions of several connections as tasks; the result is a
@@ -10,10 +10,9 @@
 
 mod connections;
 pub use connections::COMMIT;
-pub mod insert;
 pub mod linkbench;
 mod settings;
-
+pub mod sysbench;
 pub mod tpcc;
 
 use flashweir_core::Duration;

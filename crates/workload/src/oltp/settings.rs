@@ -1,11 +1,11 @@
 //! Options of mixes as words of a command line.
 
-use super::insert::InsertOptions;
 use super::linkbench::LinkBenchOptions;
+use super::sysbench::{Script, SysbenchOptions};
 use super::tpcc::TpccOptions;
 use super::{OltpError, RunOptions};
 use flashweir_core::Bytes;
-use flashweir_db::{CommitMode, Config};
+use flashweir_db::{CommitMode, Config, DoubleWrite};
 
 /// The option that a word sets.
 enum Target<'a> {
@@ -16,6 +16,7 @@ enum Target<'a> {
     Size(&'a mut u64),
     Switch(&'a mut bool),
     Commit(&'a mut CommitMode),
+    DoubleWrite(&'a mut DoubleWrite),
 }
 
 impl Target<'_> {
@@ -40,6 +41,15 @@ impl Target<'_> {
                     _ => return Err("sync, write or lazy"),
                 }
             }
+            Self::DoubleWrite(target) => {
+                *target = match value {
+                    "on" | "true" => DoubleWrite::On,
+                    "off" | "false" => DoubleWrite::Off,
+                    "fast" => DoubleWrite::Fast,
+                    "atomic" => DoubleWrite::Atomic,
+                    _ => return Err("on, off, fast or atomic"),
+                }
+            }
         }
         Ok(())
     }
@@ -53,7 +63,11 @@ fn common<'a>(run: &'a mut RunOptions, db: &'a mut Config) -> Vec<(&'static str,
         ("page", Target::Size32(&mut db.page_bytes)),
         ("log_file", Target::Size(&mut db.log_file_bytes)),
         ("log_files", Target::U32(&mut db.log_files)),
-        ("double_write", Target::Switch(&mut db.double_write)),
+        ("log_fsync", Target::Switch(&mut db.log_fsync)),
+        ("file_per_table", Target::Switch(&mut db.file_per_table)),
+        ("double_write", Target::DoubleWrite(&mut db.double_write)),
+        ("batch", Target::U32(&mut db.batch_pages)),
+        ("io_capacity", Target::U32(&mut db.io_capacity)),
         ("commit", Target::Commit(&mut db.commit)),
     ]
 }
@@ -73,7 +87,8 @@ fn apply(mut targets: Vec<(&'static str, Target<'_>)>, set: &[(&str, &str)]) -> 
 
 impl TpccOptions {
     /// Makes options with one warehouse and the engine's defaults, except for the settings: `warehouses`, `items`,
-    /// `customers`, `connections`, `pool`, `page`, `log_file`, `log_files`, `double_write`, `commit`.
+    /// `customers`, and those of the engine: `connections`, `pool`, `page`, `log_file`, `log_files`, `log_fsync`,
+    /// `file_per_table`, `double_write`, `batch`, `io_capacity`, `commit`.
     ///
     /// # Errors
     /// The first setting that is unknown, occurs twice, or has an invalid value.
@@ -108,15 +123,16 @@ impl LinkBenchOptions {
     }
 }
 
-impl InsertOptions {
-    /// Makes options with 10,000 rows, as in sysbench, and the engine's defaults, except for the settings: `rows`, and
-    /// the engine's settings of [`TpccOptions::of_settings`].
+impl SysbenchOptions {
+    /// Makes options for one table of 10,000 rows, as in sysbench, and the engine's defaults, except for the settings:
+    /// `tables`, `rows`, and the engine's settings of [`TpccOptions::of_settings`].
     ///
     /// # Errors
     /// The first setting that is unknown, occurs twice, or has an invalid value.
-    pub fn of_settings(set: &[(&str, &str)]) -> Result<Self, OltpError> {
-        let mut options = Self::new("oltp-insert", 0, 10_000);
-        let mut targets = vec![("rows", Target::U64(&mut options.rows))];
+    pub fn of_settings(script: Script, set: &[(&str, &str)]) -> Result<Self, OltpError> {
+        let mut options = Self::new(script.name(), 0, script);
+        let mut targets =
+            vec![("tables", Target::U32(&mut options.tables)), ("rows", Target::U64(&mut options.rows))];
         targets.extend(common(&mut options.run, &mut options.db));
         apply(targets, set)?;
         options.check()?;
@@ -136,16 +152,24 @@ mod tests {
         assert_eq!((options.db.page_bytes, options.db.commit), (4096, CommitMode::Write));
         let options =
             LinkBenchOptions::of_settings(&[("nodes", "5_000"), ("double_write", "false")]).unwrap();
-        assert_eq!((options.nodes, options.db.double_write), (5000, false));
+        assert_eq!((options.nodes, options.db.double_write), (5000, DoubleWrite::Off));
+        let set = [("tables", "4"), ("double_write", "atomic"), ("file_per_table", "true"), ("batch", "120")];
+        let options = SysbenchOptions::of_settings(Script::ReadWrite, &set).unwrap();
+        assert_eq!((options.tables, options.rows, options.db.batch_pages), (4, 10_000, 120));
+        assert!(options.db.file_per_table && options.db.double_write == DoubleWrite::Atomic);
     }
 
     #[test]
     fn what_is_wrong_is_named() {
         let error = |set: &[(&str, &str)]| LinkBenchOptions::of_settings(set).unwrap_err().to_string();
-        let known =
-            "each of nodes, connections, pool, page, log_file, log_files, double_write, commit once at most";
+        let known = "each of nodes, connections, pool, page, log_file, log_files, log_fsync, file_per_table, double_write, \
+             batch, io_capacity, commit once at most";
         assert_eq!(error(&[("warehouses", "1")]), format!("warehouses cannot be `1`: expected {known}"));
         assert_eq!(error(&[("commit", "x")]), "commit cannot be `x`: expected sync, write or lazy");
+        assert_eq!(
+            error(&[("double_write", "no")]),
+            "double_write cannot be `no`: expected on, off, fast or atomic"
+        );
         assert_eq!(error(&[("pool", "big")]), "pool cannot be `big`: expected a size, as in 64MiB");
         assert_eq!(error(&[("nodes", "5")]), "nodes is 5: expected 100 to 4294967296");
         assert_eq!(error(&[("page", "5000")]), "page_bytes is 5000: expected 4096, 8192 or 16384");

@@ -8,7 +8,7 @@ use flashweir_db::DataIo;
 use flashweir_fs::ext4::{CommitMode, Ext4Options};
 use flashweir_host::HostConfig;
 use flashweir_workload::filebench::{parse_model, personality};
-use flashweir_workload::oltp::insert::InsertOptions;
+use flashweir_workload::oltp::sysbench::{Script, SysbenchOptions};
 
 pub(super) const VARMAIL_PLAIN: Study = Study {
     name: "varmail-plain",
@@ -70,12 +70,12 @@ fn varmail(device: &str, variant: usize, x: f64, seed: u64, scale: Scale) -> Vec
 }
 
 fn inserts(device: &str, variant: usize, x: f64, seed: u64, scale: Scale) -> Vec<f64> {
-    let mut options = InsertOptions::new("oltp-insert", seed, 10_000);
+    let mut options = SysbenchOptions::new("oltp-insert", seed, Script::Insert);
     options.run.connections = x as u32;
     options.db.log_fsync = true;
     // InnoDB's default, `innodb_flush_method = fsync`.
     options.db.data_io = DataIo::Buffered;
-    run(device, ("oltp-insert", Work::Insert(options)), variant, seed, scale)
+    run(device, ("oltp-insert", Work::Sysbench(options)), variant, seed, scale)
 }
 
 fn run(device: &str, (name, work): (&str, Work), variant: usize, seed: u64, scale: Scale) -> Vec<f64> {

@@ -28,7 +28,7 @@ use graph::Graph;
 use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
-use tables::{TREES, Tables};
+use tables::Tables;
 
 /// Options of the mix.
 #[derive(Clone, Debug)]
@@ -115,10 +115,7 @@ impl<F: Fs> LinkBench<F> {
         options.check()?;
         let failed = |error| OltpError::Db { during: "loading", error };
         let db = Db::create(process, handle.clone(), dir, options.db.clone()).await.map_err(failed)?;
-        for name in TREES {
-            db.create_tree(name).await.map_err(failed)?;
-        }
-        let tables = Tables::of(&db).map_err(failed)?;
+        let tables = Tables::make(&db).await.map_err(failed)?;
         let graph = Graph::new(options.run.seed, options.nodes, &options.db);
         graph.load(&db, &tables).await.map_err(failed)?;
         db.flush().await.map_err(failed)?;

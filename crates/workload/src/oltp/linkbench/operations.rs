@@ -7,7 +7,7 @@ use flashweir_core::{Instant, RandomStream};
 use flashweir_db::{DbError, Result, Transaction};
 use flashweir_fs::vfs::Fs;
 
-/// Shares of the operations in millionths, from LinkBench's own configuration, in the order of [`Mix::KINDS`].
+/// Shares of the operations in millionths, from LinkBench's own configuration, in the order of [`KINDS`].
 const SHARES: [u64; 10] = [507_119, 129_327, 89_887, 80_122, 73_664, 48_864, 29_908, 25_733, 10_116, 5_260];
 
 /// Maximum number of links in one answer.
@@ -70,21 +70,25 @@ impl<F: Fs> Shared<F> {
     }
 }
 
+const KINDS: [&str; 10] = [
+    "get_link_list",
+    "get_node",
+    "add_link",
+    "update_link",
+    "update_node",
+    "count_links",
+    "delete_link",
+    "add_node",
+    "delete_node",
+    "get_link",
+];
+
 impl<F: Fs> Mix for Shared<F> {
     type Input = Input;
 
-    const KINDS: &'static [&'static str] = &[
-        "get_link_list",
-        "get_node",
-        "add_link",
-        "update_link",
-        "update_node",
-        "count_links",
-        "delete_link",
-        "add_node",
-        "delete_node",
-        "get_link",
-    ];
+    fn kinds(&self) -> &'static [&'static str] {
+        &KINDS
+    }
 
     fn draw(&self, stream: &mut RandomStream, _: u32) -> (usize, Input) {
         let mut rest = stream.below(SHARES.iter().sum());
@@ -95,7 +99,7 @@ impl<F: Fs> Mix for Shared<F> {
         }
         let read = self.links_read.next(stream);
         let link_kind = stream.below(TYPES.into()) as u8;
-        let input = match Self::KINDS[kind] {
+        let input = match KINDS[kind] {
             "get_link_list" => Input::GetLinkList { id1: read, kind: link_kind, older: stream.chance(0.003) },
             "get_node" => Input::GetNode { id: self.nodes_read.next(stream) },
             "add_link" => {

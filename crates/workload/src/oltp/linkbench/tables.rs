@@ -12,9 +12,19 @@ pub(super) struct Tables {
     pub(super) count: Tree,
 }
 
-pub(super) const TREES: [&str; 4] = ["nodetable", "linktable", "id1_type", "counttable"];
+const TREES: [&str; 4] = ["nodetable", "linktable", "id1_type", "counttable"];
 
 impl Tables {
+    /// Makes the trees, with the index beside its table.
+    pub(super) async fn make(db: &Db<impl Fs>) -> Result<Self, DbError> {
+        Ok(Self {
+            node: db.create_tree(TREES[0]).await?,
+            link: db.create_tree(TREES[1]).await?,
+            link_index: db.create_index(TREES[2], db.tree(TREES[1])?).await?,
+            count: db.create_tree(TREES[3]).await?,
+        })
+    }
+
     pub(super) fn of(db: &Db<impl Fs>) -> Result<Self, DbError> {
         Ok(Self {
             node: db.tree(TREES[0])?,

@@ -67,8 +67,12 @@ impl<F: Fs> Tpcc<F> {
         options.check()?;
         let failed = |error| OltpError::Db { during: "loading", error };
         let db = Db::create(process, handle.clone(), dir, options.db.clone()).await.map_err(failed)?;
-        for name in TREES {
-            db.create_tree(name).await.map_err(failed)?;
+        for (name, table) in TREES {
+            let made = match table {
+                None => db.create_tree(name).await,
+                Some(table) => db.create_index(name, db.tree(table).map_err(failed)?).await,
+            };
+            made.map_err(failed)?;
         }
         let tables = Tables::of(|name| db.tree(name)).map_err(failed)?;
         let constants = Constants::new(options.run.seed, &options.run.name);

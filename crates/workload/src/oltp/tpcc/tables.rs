@@ -20,35 +20,35 @@ pub(super) struct Tables {
     pub(super) item: Tree,
 }
 
-/// Names of the trees, in the order of the fields of [`Tables`].
-pub(super) const TREES: [&str; 11] = [
-    "warehouse",
-    "district",
-    "customer",
-    "customer_name",
-    "history",
-    "orders",
-    "order_customer",
-    "new_order",
-    "order_line",
-    "stock",
-    "item",
+/// Names of the trees, in the order of the fields of [`Tables`], and the tables that the indexes belong to.
+pub(super) const TREES: [(&str, Option<&str>); 11] = [
+    ("warehouse", None),
+    ("district", None),
+    ("customer", None),
+    ("customer_name", Some("customer")),
+    ("history", None),
+    ("orders", None),
+    ("order_customer", Some("orders")),
+    ("new_order", None),
+    ("order_line", None),
+    ("stock", None),
+    ("item", None),
 ];
 
 impl Tables {
     pub(super) fn of<E>(mut tree: impl FnMut(&str) -> Result<Tree, E>) -> Result<Self, E> {
         Ok(Self {
-            warehouse: tree(TREES[0])?,
-            district: tree(TREES[1])?,
-            customer: tree(TREES[2])?,
-            customer_name: tree(TREES[3])?,
-            history: tree(TREES[4])?,
-            order: tree(TREES[5])?,
-            order_customer: tree(TREES[6])?,
-            new_order: tree(TREES[7])?,
-            order_line: tree(TREES[8])?,
-            stock: tree(TREES[9])?,
-            item: tree(TREES[10])?,
+            warehouse: tree(TREES[0].0)?,
+            district: tree(TREES[1].0)?,
+            customer: tree(TREES[2].0)?,
+            customer_name: tree(TREES[3].0)?,
+            history: tree(TREES[4].0)?,
+            order: tree(TREES[5].0)?,
+            order_customer: tree(TREES[6].0)?,
+            new_order: tree(TREES[7].0)?,
+            order_line: tree(TREES[8].0)?,
+            stock: tree(TREES[9].0)?,
+            item: tree(TREES[10].0)?,
         })
     }
 }

@@ -84,8 +84,9 @@ impl<F: Fs> Shared<F> {
 impl<F: Fs> Mix for Shared<F> {
     type Input = Input;
 
-    const KINDS: &'static [&'static str] =
-        &["new-order", "payment", "order-status", "delivery", "stock-level"];
+    fn kinds(&self) -> &'static [&'static str] {
+        &["new-order", "payment", "order-status", "delivery", "stock-level"]
+    }
 
     fn draw(&self, stream: &mut RandomStream, connection: u32) -> (usize, Input) {
         let mut rest = stream.below(100);
