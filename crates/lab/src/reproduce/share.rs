@@ -1,4 +1,6 @@
-//! Studies of the SHARE paper (share §8): ext4 whose checkpoints share, and F2FS that cleans by SHARE.
+//! Studies of the SHARE paper (share §8): ext4 whose checkpoints share, and F2FS that cleans by SHARE; in [`databases`] databases on them.
+
+mod databases;
 
 use super::study::{Scale, Study, measure, on_server};
 use crate::files::{FilesResult, Work};
@@ -34,6 +36,10 @@ pub(super) const STUDIES: &[Study] = &[
         measure: mails,
     },
     SEGMENTS,
+    databases::SYSBENCH,
+    databases::SYSBENCH_TABLES,
+    databases::SYSBENCH_DIRECT,
+    databases::LINKBENCH,
 ];
 
 /// Ordered and journalled data, with checkpoints that write and that share.
