@@ -4,7 +4,7 @@ use crate::host::{is_root, on_path};
 use std::process::Command;
 
 /// Packages, each with a program of it and its use here.
-const PACKAGES: [(&str, &str, &str); 20] = [
+const PACKAGES: [(&str, &str, &str); 21] = [
     ("fio", "fio", "reads our example job files (--parse-only); a client of the server"),
     ("libnbd-bin", "nbdfuse", "clients of the server: nbdinfo, nbdcopy, nbdfuse"),
     ("qemu-utils", "qemu-io", "clients of the server: qemu-img, qemu-io"),
@@ -18,6 +18,7 @@ const PACKAGES: [(&str, &str, &str); 20] = [
     ("kmod", "modprobe", "loads F2FS in that kernel"),
     ("git", "git", "works on a mount"),
     ("sqlite3", "sqlite3", "works on a mount"),
+    ("vim", "vim", "an example of weir check"),
     ("gcc", "cc", "compiles the example for a mount"),
     ("make", "make", "builds a project on a mount"),
     ("mariadb-server", "mariadbd", "a database on a mount"),

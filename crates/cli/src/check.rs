@@ -492,6 +492,9 @@ impl<'a> Bench<'a> {
 fn device(format: Format, size: Bytes) -> DeviceConfig {
     let name = if format.is_dual() { "barrier-850" } else { "mobile-ufs" };
     let mut config = preset(name).expect("it is among the presets");
+    if format.shares {
+        config.ftl.share = preset("share-960evo").expect("it is among the presets").ftl.share;
+    }
     let geometry = &mut config.geometry;
     (geometry.channels, geometry.chips_per_channel, geometry.planes_per_die) = (2, 1, 1);
     config.ftl.over_provisioning = 0.3;

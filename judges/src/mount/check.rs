@@ -35,6 +35,23 @@ trap 'umount "$2"' EXIT
 ! "$3" check "$2" < "$4"
 "#;
 
+/// vim overwrites a text whose backup is not synced: ordered data may leave neither, journalled data do not.
+fn vim(place: &Place, weir: &str) -> Result<(), String> {
+    let script = root().join("examples/check/vim.sh").display().to_string();
+    let (setup, verify) = (format!("{script} init {{}}"), format!("{script} check {{}}"));
+    let checked = |format, is_right: bool| {
+        let mut line =
+            vec![weir, "check", "--quiet", "--format", format, "--courses", "1", "--states", "300"];
+        line.extend(["--setup", &setup, "--verify", &verify, "--", &script, "fill", "{}", "3"]);
+        if is_right { program(place, &line) } else { run_failing(place, &line) }
+    };
+    let said = checked("ext4", false)?;
+    if !said.contains("neither the text nor its backup is whole") {
+        return Err(format!("vim on ordered data: {said}"));
+    }
+    checked("ext4-sdj", true).map(drop)
+}
+
 pub(super) fn judge(place: &Place) -> Finding {
     let (weir, seed) = (built("weir"), place.seed().to_string());
     let source = root().join("examples/check/kv.c").display().to_string();
@@ -61,6 +78,7 @@ pub(super) fn judge(place: &Place) -> Finding {
     {
         return Err(format!("README's Redis: {said}"));
     }
+    vim(place, &weir)?;
     let kept = place.make_dir("kept")?;
     for format in FORMATS {
         let checked = |verify: &str, options: &[&str], command: &[&str], is_right: bool| {
@@ -91,5 +109,5 @@ pub(super) fn judge(place: &Place) -> Finding {
             program(place, &["sh", "-c", BY_LINUX, "sh", &image, &at, &missing, &printed])?;
         }
     }
-    Ok("a store without a sync, Redis as in the README, and SQLite with less than EXTRA are found, with them nothing is".into())
+    Ok("a store without a sync, Redis as in the README, and SQLite with less than EXTRA and vim on ordered data are found, with them nothing is".into())
 }

@@ -94,6 +94,12 @@ fn every_command_gives_json_by_one_option_and_in_one_form() {
     if place.say("check --verify true -- true").status.success() {
         let checked = place.say("check --verify true -q --output json -- touch {}/a");
         assert_eq!(kind_of(good(&checked)), "check");
+        // Each format has a disk that it works on.
+        for format in ["ext4-soj", "ext4-sdj", "ext4-sdj-dual", "f2fs-ssc", "f2fs-ssc-dual"] {
+            good(
+                &place.say(&format!("check --verify true -q --format {format} --states 10 -- touch {{}}/a")),
+            );
+        }
     }
 }
 
