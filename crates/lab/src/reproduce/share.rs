@@ -1,9 +1,11 @@
 //! Studies of the SHARE paper (share §8): ext4 whose checkpoints share, and F2FS that cleans by SHARE; in [`databases`] databases on them.
 
 mod databases;
+mod devices;
 
 use super::study::{Scale, Study, measure, on_server};
 use crate::files::{FilesResult, Work};
+use devices::device;
 use flashweir_core::Duration;
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceConfig, DeviceOptions};
@@ -101,14 +103,6 @@ fn mails(variant: usize, x: f64, seed: u64, scale: Scale) -> Vec<f64> {
         seed,
         scale,
     )
-}
-
-/// The paper's device, as large as mke2fs needs to choose a journal of 128 MiB.
-fn device() -> DeviceConfig {
-    let mut device = preset("share-960evo").expect("it comes with the program");
-    device.geometry.blocks_per_plane = 160;
-    device.validate().expect("more blocks are always possible");
-    device
 }
 
 /// The study of figure 3.

@@ -1,7 +1,7 @@
 //! Studies of figure 4 of the SHARE paper (share §8): a database whose pages must not be torn.
 
 use super::super::study::{Scale, Study, measure, on_server};
-use super::device;
+use super::devices::device;
 use crate::files::Work;
 use flashweir_core::Duration;
 use flashweir_db::{CommitMode, Config, DataIo, DoubleWrite};
