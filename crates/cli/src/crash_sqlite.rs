@@ -29,6 +29,7 @@ const HUNT_CASES: u64 = 60;
 #[command(after_help = "Examples:
   weir crash sqlite --journal delete,truncate,persist,wal
   weir crash sqlite --format ext4-dual --order durable,all --journal persist,wal --cuts 10000
+  weir crash sqlite --format ext4-sdj --journal batch-atomic
   weir crash sqlite --mutants
 
 Each case does some transactions with SQLite itself on a volume that has been in use, on a small device that is cut between and in the \
@@ -70,7 +71,7 @@ pub(crate) struct CrashSqliteArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<usize>(1, 1_000_000))]
     violations: usize,
     /// Plant this bug in the treatment of syncs
-    #[arg(long, value_name = "BUG", value_parser = ["no-journal-sync", "no-database-sync", "lazy-commit", "data-barriers"])]
+    #[arg(long, value_name = "BUG", value_parser = ["no-journal-sync", "no-database-sync", "lazy-commit", "data-barriers", "loose-set"])]
     planted: Option<String>,
     /// Plant each known bug in turn and count those that are found
     #[arg(long, conflicts_with_all = ["planted", "format", "journal", "sync", "order", "cuts", "count"])]
@@ -168,7 +169,7 @@ fn configs(args: &CrashSqliteArgs) -> Outcome<Vec<CrashConfig>> {
                 let (journal_mode, synchronous) = (journal.mode(), sync.synchronous());
                 let plan = Plan { journal_mode, synchronous, order: order.mode(), planted };
                 let config = base_config(args, format, plan)?;
-                config.check().map_err(|what| Failure::Usage(format!("--order: {what}")))?;
+                config.check().map_err(|why| Failure::Usage(format!("--{why}")))?;
                 configs.push(config);
             }
         }

@@ -209,12 +209,7 @@ impl FormatOptions {
         mode.ext4.journaling = self.journal_mode.map_or_else(Default::default, JournalModeArg::journaling);
         mode.ext4.multi_version = self.multi_version;
         mode.ext4.forced_commits = self.forced_commits;
-        if self.checkpoint == Some(CheckpointArg::Share) {
-            mode.ext4.checkpoint_by = CheckpointBy::Share;
-        }
-        if self.clean == Some(CleanArg::Share) {
-            mode.f2fs.clean_by = CleanBy::Share;
-        }
+        set_shares(&mut mode, self.checkpoint, self.clean);
         mode.f2fs.fastboot = self.fastboot;
         if self.range_checkpoints {
             mode.f2fs.checkpoint = Flushing::RangeFlush;
@@ -239,26 +234,45 @@ impl FormatOptions {
                  order.policy=in-order-recovery, or --commit legacy"
             )));
         }
-        let shares = [
-            (self.checkpoint == Some(CheckpointArg::Share), "--checkpoint", "write"),
-            (self.clean == Some(CleanArg::Share), "--clean", "copy"),
-        ];
-        for (_, option, other) in shares.into_iter().filter(|(is_asked, ..)| *is_asked) {
-            let unit = device.geometry.unit_bytes;
-            let reason = match device.ftl.share.pages {
-                0 => "ftl.share.pages is 0: expected --set ftl.share.pages=65536".to_owned(),
-                _ if unit.0 != BLOCK_BYTES as u64 => format!(
-                    "geometry.unit_bytes is {unit}, and SHARE works on whole units: expected --set \
-                     geometry.unit_bytes=4KiB"
-                ),
-                _ => continue,
-            };
-            return Err(Failure::Usage(format!(
-                "{option} cannot be `share` on {name}: {reason}, or {option} {other}"
-            )));
-        }
-        Ok(())
+        check_shares(device, self.checkpoint, self.clean)
     }
+}
+
+/// Sets what is to be done by SHARE.
+pub(crate) fn set_shares(mode: &mut Mode, checkpoint: Option<CheckpointArg>, clean: Option<CleanArg>) {
+    if checkpoint == Some(CheckpointArg::Share) {
+        mode.ext4.checkpoint_by = CheckpointBy::Share;
+    }
+    if clean == Some(CleanArg::Share) {
+        mode.f2fs.clean_by = CleanBy::Share;
+    }
+}
+
+/// Fails if a device cannot do by SHARE what the options want.
+pub(crate) fn check_shares(
+    device: &DeviceConfig,
+    checkpoint: Option<CheckpointArg>,
+    clean: Option<CleanArg>,
+) -> Outcome {
+    let shares = [
+        (checkpoint == Some(CheckpointArg::Share), "--checkpoint", "write"),
+        (clean == Some(CleanArg::Share), "--clean", "copy"),
+    ];
+    for (_, option, other) in shares.into_iter().filter(|(is_asked, ..)| *is_asked) {
+        let (name, unit) = (&device.name, device.geometry.unit_bytes);
+        let reason = match device.ftl.share.pages {
+            0 => "ftl.share.pages is 0: expected --set ftl.share.pages=65536".to_owned(),
+            _ if unit.0 != BLOCK_BYTES as u64 => format!(
+                "geometry.unit_bytes is {unit}, and SHARE works on whole units: expected --set \
+                 geometry.unit_bytes=4KiB"
+            ),
+            _ => continue,
+        };
+        return Err(Failure::Usage(format!(
+            "{option} cannot be `share` on {name}: {reason}, or {option} {other}"
+        )));
+    }
+    Ok(())
 }
 
 /// An option that is for one file system, where it is given.

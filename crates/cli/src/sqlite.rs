@@ -2,7 +2,9 @@
 
 use crate::devices::{resolve, table};
 use crate::error::{Failure, Outcome};
-use crate::files::{CommitArg, FlushArg, JournalModeArg, needs};
+use crate::files::{
+    CheckpointArg, CleanArg, CommitArg, FlushArg, JournalModeArg, check_shares, needs, set_shares,
+};
 use crate::json;
 use crate::options::{ResultArgs, Shape};
 use crate::output::thousands;
@@ -25,6 +27,7 @@ use std::sync::atomic::AtomicBool;
 #[command(after_help = "Examples:
   weir sqlite --device barrier-ufs --host phone --journal persist
   weir sqlite --device barrier-850 --journal persist,wal --order none,durable,all     side by side
+  weir sqlite --device share-960evo --journal delete,wal,batch-atomic --journal-mode journal --checkpoint share
   weir sqlite --device sata-mlc --format f2fs --journal wal --sync normal --mix update --transactions 5000
 
 SQLite runs unchanged, on a thread that waits for virtual time, and its transactions of one row each are measured. \
@@ -44,6 +47,12 @@ pub(crate) struct SqliteArgs {
     /// ext4: where data are [default: ordered]
     #[arg(long, value_name = "MODE", value_enum)]
     journal_mode: Option<JournalModeArg>,
+    /// ext4: how a checkpoint brings blocks to their places; `share` needs a device with ftl.share.pages [default: write]
+    #[arg(long, value_name = "WAY", value_enum)]
+    checkpoint: Option<CheckpointArg>,
+    /// F2FS: how cleaning moves blocks of data; `share` needs a device with ftl.share.pages [default: copy]
+    #[arg(long, value_name = "WAY", value_enum)]
+    clean: Option<CleanArg>,
     /// How the file system keeps what it commits in its order [default: legacy with --order none, else dual]
     #[arg(long, value_name = "MODE", value_enum)]
     commit: Option<CommitArg>,
@@ -103,6 +112,8 @@ pub(crate) enum JournalArg {
     Persist,
     /// A write-ahead log
     Wal,
+    /// None: a transaction is a set of pages of an atomic file, which needs ext4 that journals data, or SHARE
+    BatchAtomic,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -144,6 +155,7 @@ impl JournalArg {
             Self::Truncate => JournalMode::Truncate,
             Self::Persist => JournalMode::Persist,
             Self::Wal => JournalMode::Wal,
+            Self::BatchAtomic => JournalMode::BatchAtomic,
         }
     }
 }
@@ -179,9 +191,12 @@ impl SqliteArgs {
             }
         };
         needs(self.journal_mode.is_some(), "--journal-mode", Kind::Ext4, self.format)?;
+        needs(self.checkpoint.is_some(), "--checkpoint", Kind::Ext4, self.format)?;
+        needs(self.clean.is_some(), "--clean", Kind::F2fs, self.format)?;
         needs(self.flush == FlushArg::Rflush, "--flush rflush", Kind::F2fs, self.format)?;
         let mut mode = Mode::from(self.format).committing(commit_mode);
         mode.ext4.journaling = self.journal_mode.map_or_else(Default::default, JournalModeArg::journaling);
+        set_shares(&mut mode, self.checkpoint, self.clean);
         Ok(mode)
     }
 
@@ -189,6 +204,7 @@ impl SqliteArgs {
         let mut setups = Vec::new();
         for device in resolve(&self.device, &self.set)? {
             self.flush.check_device(&device)?;
+            check_shares(&device, self.checkpoint, self.clean)?;
             for journal in &self.journal {
                 for (sync, order) in
                     self.sync.iter().flat_map(|sync| self.order.iter().map(move |order| (sync, order.mode())))
@@ -202,6 +218,14 @@ impl SqliteArgs {
                             device.name
                         )));
                     }
+                    let plan = Plan {
+                        journal_mode: journal.mode(),
+                        synchronous: sync.synchronous(),
+                        order,
+                        planted: None,
+                    };
+                    // What depends on the device is seen when its volume is mounted.
+                    plan.check(is_dual, true).map_err(|why| Failure::Usage(format!("--{why}")))?;
                     setups.push(Setup {
                         device: device.clone(),
                         flush: self.flush.mode(),
@@ -211,12 +235,7 @@ impl SqliteArgs {
                             costs: self.host,
                             ..MountOptions::default()
                         },
-                        plan: Plan {
-                            journal_mode: journal.mode(),
-                            synchronous: sync.synchronous(),
-                            order,
-                            planted: None,
-                        },
+                        plan,
                         workload: WorkloadOptions {
                             mix: match self.mix {
                                 MixArg::Insert => Mix::Insert,

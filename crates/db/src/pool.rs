@@ -207,12 +207,16 @@ impl Pool {
         numbers
     }
 
-    /// Returns sealed copies of these dirty pages; they count as being written until [`Pool::written`]. The first value
-    /// is the position of the oldest change in them.
+    /// Returns sealed copies of those of these pages that are dirty; they count as being written until [`Pool::written`].
+    /// The first value is the position of the oldest change in them.
     pub(crate) fn begin_write(&mut self, numbers: &[PageNo]) -> (Option<Lsn>, Vec<Copy>) {
         let mut oldest = None;
         let mut copies = Vec::with_capacity(numbers.len());
         for &number in numbers {
+            // Since it was chosen, another batch may have had it, and it may have been evicted.
+            if !self.has(number) {
+                continue;
+            }
             let frame = self.frame_mut(number);
             let Some(since) = frame.dirty_since.take() else { continue };
             debug_assert!(!frame.writing, "one batch at a time");
@@ -264,6 +268,7 @@ mod tests {
         assert!(pool.has_free(5));
         pool.unpin(2);
         assert!(pool.has_free(6));
+        assert_eq!(pool.begin_write(&[3]).0, None, "it was written and evicted");
     }
 
     #[test]

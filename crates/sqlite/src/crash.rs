@@ -27,6 +27,7 @@ use flashweir_crash::files::cuts::{Cuts, awake, image_of, medium};
 use flashweir_crash::files::setup::Setup;
 use flashweir_crash::files::volume::{Base, mount};
 use flashweir_device::Device;
+use flashweir_fs::ext4::Journaling;
 use flashweir_fs::vfs::Creds;
 use flashweir_sim::stack::{FlushMode, Stack};
 use serde::{Deserialize, Serialize};
@@ -74,26 +75,23 @@ pub struct CrashConfig {
 impl CrashConfig {
     /// Whether the file system can do what the plan wants of it. Errors: why not.
     pub fn check(&self) -> Result<(), String> {
-        match self.plan.order {
-            OrderMode::None => Ok(()),
-            _ if self.format.is_dual() => Ok(()),
-            order => Err(format!(
-                "order {} needs a format with order, and it is {}",
-                order.name(),
-                self.format.name()
-            )),
-        }
+        let Format { journaling, shares, .. } = self.format;
+        let has_sets = shares || self.format.is_ext4() && journaling == Journaling::Journal;
+        let checked = self.plan.check(self.format.is_dual(), has_sets);
+        checked.map_err(|why| format!("{why}, and it is {}", self.format.name()))
     }
 }
 
 /// Planted bugs, each where it has to be found: with which journal, which syncs as barriers, and which file system.
-pub const MUTANTS: [(PlantedBug, JournalMode, OrderMode, Format); 6] = [
+pub const MUTANTS: [(PlantedBug, JournalMode, OrderMode, Format); 8] = [
     (PlantedBug::NoJournalSync, JournalMode::Persist, OrderMode::None, Format::EXT4),
     (PlantedBug::NoJournalSync, JournalMode::Persist, OrderMode::All, Format::EXT4_DUAL),
     (PlantedBug::NoDatabaseSync, JournalMode::Delete, OrderMode::None, Format::EXT4),
     (PlantedBug::NoDatabaseSync, JournalMode::Wal, OrderMode::Durable, Format::EXT4_DUAL),
     (PlantedBug::LazyCommit, JournalMode::Wal, OrderMode::Durable, Format::EXT4_DUAL),
     (PlantedBug::DataBarriers, JournalMode::Truncate, OrderMode::Durable, Format::EXT4_DUAL),
+    (PlantedBug::NoDatabaseSync, JournalMode::BatchAtomic, OrderMode::None, Format::EXT4_SDJ),
+    (PlantedBug::LooseSet, JournalMode::BatchAtomic, OrderMode::None, Format::F2FS_SSC),
 ];
 
 /// Counts of the exploration.

@@ -23,15 +23,50 @@ use std::thread::JoinHandle;
 /// Calls of SQLite to the world.
 #[derive(Debug)]
 pub(crate) enum Call {
-    Open { path: String, opening: Opening },
-    Close { file: Owner },
-    Read { file: Owner, offset: u64, len: usize },
-    Write { file: Owner, offset: u64, bytes: Vec<u8> },
-    Truncate { file: Owner, size: u64 },
-    Sync { file: Owner },
-    Size { file: Owner },
-    Delete { path: String, syncs_dir: bool },
-    Exists { path: String },
+    Open {
+        path: String,
+        opening: Opening,
+    },
+    Close {
+        file: Owner,
+    },
+    Read {
+        file: Owner,
+        offset: u64,
+        len: usize,
+    },
+    Write {
+        file: Owner,
+        offset: u64,
+        bytes: Vec<u8>,
+    },
+    Truncate {
+        file: Owner,
+        size: u64,
+    },
+    Sync {
+        file: Owner,
+    },
+    /// What is written to the file from here on is a set, until it is released or forgotten.
+    BeginSet {
+        file: Owner,
+    },
+    ReleaseSet {
+        file: Owner,
+    },
+    ForgetSet {
+        file: Owner,
+    },
+    Size {
+        file: Owner,
+    },
+    Delete {
+        path: String,
+        syncs_dir: bool,
+    },
+    Exists {
+        path: String,
+    },
     Sleep(Duration),
     Compute(Duration),
     Mark(u64),
@@ -106,6 +141,8 @@ pub(crate) struct Client {
     pub(crate) locks: Locks,
     pub(crate) files: BTreeMap<Owner, OpenFile>,
     pub(crate) temporary: u64,
+    /// Whether SQLite may write sets.
+    pub(crate) has_sets: bool,
 }
 
 impl Client {
@@ -187,6 +224,8 @@ pub(crate) struct Beginning {
     pub(crate) register: fn(),
     /// Seeds SQLite's own random numbers.
     pub(crate) seed_random: fn(u64),
+    /// Whether SQLite may write sets.
+    pub(crate) has_sets: bool,
 }
 
 impl<T: Send + 'static> Link<T> {
@@ -195,7 +234,7 @@ impl<T: Send + 'static> Link<T> {
         let (calls, world_calls) = channel();
         let (world_answers, answers) = channel();
         let thread = std::thread::Builder::new().name("sqlite".into()).spawn(move || {
-            let Beginning { now, epoch_seconds, random, locks, register, seed_random } = beginning;
+            let Beginning { now, epoch_seconds, random, locks, register, seed_random, has_sets } = beginning;
             register();
             let mut client = Client {
                 calls,
@@ -208,6 +247,7 @@ impl<T: Send + 'static> Link<T> {
                 locks,
                 files: BTreeMap::new(),
                 temporary: 0,
+                has_sets,
             };
             client.begin_turn();
             CLIENT.set(Some(client));

@@ -12,7 +12,7 @@
 use crate::guest::{Answer, Beginning, Call, Clock, FileKind, Link, Opening, Phase, Phases, Value};
 use crate::interface;
 use crate::locks::{Locks, Owner};
-use crate::order::{Plan, PlantedBug, SyncCall, SyncPoint};
+use crate::order::{JournalMode, Plan, PlantedBug, SyncCall, SyncPoint};
 use flashweir_core::executor::Handle;
 use flashweir_core::{Duration, Instant, RandomStream};
 use flashweir_fs::vfs::{Barrier, Errno, File, Follow, Fs, OpenFlags, Process, Sink, Source, SyncKind};
@@ -40,6 +40,8 @@ pub struct HostOptions {
 /// A file of SQLite.
 struct Opened<F: Fs> {
     file: File<F>,
+    /// The same as an atomic file, while SQLite writes a set.
+    set: Option<File<F>>,
     kind: FileKind,
     path: String,
     /// The directory was not synced since the file was opened, and perhaps made.
@@ -144,6 +146,7 @@ impl<F: Fs> Guest<F> {
             locks: self.locks.clone(),
             register: interface::register,
             seed_random: interface::seed_random,
+            has_sets: self.options.plan.journal_mode == JournalMode::BatchAtomic,
         };
         let mut files = BTreeMap::new();
         let mut link = Link::begin(beginning, work);
@@ -172,6 +175,7 @@ impl<F: Fs> Guest<F> {
             }
             Call::Close { file } => {
                 let opened = files.remove(&file).ok_or(Errno::EBADF)?;
+                self.forget_set(opened.set).await?;
                 opened.file.close().await.map(|()| Value::Nothing)
             }
             Call::Read { file: number, offset, len } => {
@@ -186,7 +190,8 @@ impl<F: Fs> Guest<F> {
                 let opened = files.get_mut(&file).ok_or(Errno::EBADF)?;
                 opened.note_write(offset, &bytes);
                 let size = opened.file.size();
-                let written = opened.file.pwrite(offset, Source::bytes(&bytes)).await;
+                let target = opened.set.as_ref().unwrap_or(&opened.file);
+                let written = target.pwrite(offset, Source::bytes(&bytes)).await;
                 if opened.file.size() != size {
                     self.settled.borrow_mut().remove(&opened.path);
                 }
@@ -212,6 +217,31 @@ impl<F: Fs> Guest<F> {
             Call::Sync { file } => {
                 let opened = files.get_mut(&file).ok_or(Errno::EBADF)?;
                 self.sync(opened).await.map(|()| Value::Nothing)
+            }
+            Call::BeginSet { file } => {
+                let opened = files.get_mut(&file).ok_or(Errno::EBADF)?;
+                let atomic = self.options.plan.planted != Some(PlantedBug::LooseSet);
+                let flags = OpenFlags { atomic, ..OpenFlags::READ_WRITE };
+                opened.set = Some(self.process.open(&opened.path, flags, 0).await?);
+                self.note(begun, what(opened.kind), "begin of a set");
+                Ok(Value::Nothing)
+            }
+            Call::ReleaseSet { file } => {
+                let opened = files.get_mut(&file).ok_or(Errno::EBADF)?;
+                let set = opened.set.as_ref().ok_or(Errno::EINVAL)?;
+                // Refused, it can still be forgotten.
+                set.release().await?;
+                if let Some(set) = opened.set.take() {
+                    set.close().await?;
+                }
+                self.note(begun, what(opened.kind), "release of a set");
+                Ok(Value::Nothing)
+            }
+            Call::ForgetSet { file } => {
+                let opened = files.get_mut(&file).ok_or(Errno::EBADF)?;
+                let set = opened.set.take();
+                self.forget_set(set).await?;
+                Ok(Value::Nothing)
             }
             Call::Size { file: number } => Ok(Value::Number(file(&number)?.file.attr().await?.size)),
             Call::Delete { path, syncs_dir } => {
@@ -255,11 +285,18 @@ impl<F: Fs> Guest<F> {
         let file = self.process.open(path, flags, 0o644).await?;
         Ok(Opened {
             file,
+            set: None,
             kind: opening.kind,
             path: path.to_owned(),
             is_new: opening.creates && matches!(opening.kind, FileKind::Journal | FileKind::Wal),
             written: Written::Nothing,
         })
+    }
+
+    async fn forget_set(&self, set: Option<File<F>>) -> Result<(), Errno> {
+        let Some(set) = set else { return Ok(()) };
+        set.abort().await?;
+        set.close().await
     }
 
     /// xSync: what the plan has in its place.

@@ -7,7 +7,7 @@
 //! device tears no mapping unit, so bytes beside those that are written never change; SQLITE_IOCAP_SUBPAGE_READ, because reads may begin
 //! and end anywhere. Everything else would be false: write-back keeps no order (SEQUENTIAL), a file's size may be durable before its data
 //! (SAFE_APPEND, in F2FS), names go while files are open (UNDELETABLE_WHEN_OPEN), and no file system promises that a write of several
-//! blocks is atomic (ATOMIC…, BATCH_ATOMIC).
+//! blocks is atomic (ATOMIC…). With [`JournalMode::BatchAtomic`](crate::order::JournalMode::BatchAtomic) there is SQLITE_IOCAP_BATCH_ATOMIC, too.
 //!
 //! Invariants: nothing here panics, which could not unwind through C; memory of C holds numbers of ours only, never pointers.
 //!
@@ -325,8 +325,19 @@ unsafe extern "C" fn check_reserved_lock(file: *mut ffi::sqlite3_file, is_held: 
     ffi::SQLITE_OK
 }
 
-unsafe extern "C" fn file_control(_file: *mut ffi::sqlite3_file, _op: c_int, _arg: *mut c_void) -> c_int {
-    ffi::SQLITE_NOTFOUND
+unsafe extern "C" fn file_control(file: *mut ffi::sqlite3_file, op: c_int, _arg: *mut c_void) -> c_int {
+    // SAFETY: a method of a file that `open` filled.
+    let file = unsafe { number_of(file) };
+    let (call, general) = match op {
+        ffi::SQLITE_FCNTL_BEGIN_ATOMIC_WRITE => (Call::BeginSet { file }, ffi::SQLITE_IOERR_BEGIN_ATOMIC),
+        ffi::SQLITE_FCNTL_COMMIT_ATOMIC_WRITE => (Call::ReleaseSet { file }, ffi::SQLITE_IOERR_COMMIT_ATOMIC),
+        ffi::SQLITE_FCNTL_ROLLBACK_ATOMIC_WRITE => {
+            (Call::ForgetSet { file }, ffi::SQLITE_IOERR_ROLLBACK_ATOMIC)
+        }
+        _ => return ffi::SQLITE_NOTFOUND,
+    };
+    // SQLite writes a journal where a set is refused for whatever reason; a full disk is no other.
+    if ask(call, general) == ffi::SQLITE_OK { ffi::SQLITE_OK } else { general }
 }
 
 unsafe extern "C" fn sector_size(_file: *mut ffi::sqlite3_file) -> c_int {
@@ -334,7 +345,11 @@ unsafe extern "C" fn sector_size(_file: *mut ffi::sqlite3_file) -> c_int {
 }
 
 unsafe extern "C" fn device_characteristics(_file: *mut ffi::sqlite3_file) -> c_int {
-    ffi::SQLITE_IOCAP_POWERSAFE_OVERWRITE | ffi::SQLITE_IOCAP_SUBPAGE_READ
+    let sets = match with_client(|client| client.has_sets) {
+        Some(true) => ffi::SQLITE_IOCAP_BATCH_ATOMIC,
+        _ => 0,
+    };
+    ffi::SQLITE_IOCAP_POWERSAFE_OVERWRITE | ffi::SQLITE_IOCAP_SUBPAGE_READ | sets
 }
 
 unsafe extern "C" fn shm_map(

@@ -21,20 +21,30 @@ pub enum JournalMode {
     Persist,
     /// A write-ahead log.
     Wal,
+    /// No journal: the pages of a transaction are released to an atomic file as a set (share §10.4). `PRAGMA journal_mode` is
+    /// delete, and a journal is written where SQLite needs one: for the first transaction, and for one that does not fit into
+    /// its cache, or into a set.
+    BatchAtomic,
 }
 
 impl JournalMode {
-    /// All of them, with their names in SQLite.
-    pub const ALL: [(Self, &'static str); 4] = [
+    /// All of them, with their names: those in SQLite, and `batch-atomic`.
+    pub const ALL: [(Self, &'static str); 5] = [
         (Self::Delete, "delete"),
         (Self::Truncate, "truncate"),
         (Self::Persist, "persist"),
         (Self::Wal, "wal"),
+        (Self::BatchAtomic, "batch-atomic"),
     ];
 
-    /// Its name in SQLite.
+    /// Its name.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(known, _)| *known == self).map_or("", |(_, name)| name)
+    }
+
+    /// The value of `PRAGMA journal_mode`.
+    pub fn pragma(self) -> &'static str {
+        if self == Self::BatchAtomic { Self::Delete.name() } else { self.name() }
     }
 }
 
@@ -93,7 +103,7 @@ pub enum SyncPoint {
     Journal,
     /// The rollback journal after it was emptied or its header zeroed: the commit.
     JournalEnd,
-    /// The database: in a commit with a rollback journal before the journal ends.
+    /// The database: in a commit with a rollback journal before the journal ends, with a set after it was released.
     Database,
     /// The log with the frames of a transaction.
     Wal,
@@ -117,15 +127,18 @@ pub enum PlantedBug {
     LazyCommit,
     /// A barrier is fdatabarrier even if the file has grown, so that what is needed to read it is not ordered.
     DataBarriers,
+    /// The pages of a set are written to the file one by one.
+    LooseSet,
 }
 
 impl PlantedBug {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 4] = [
+    pub const ALL: [(Self, &'static str); 5] = [
         (Self::NoJournalSync, "no-journal-sync"),
         (Self::NoDatabaseSync, "no-database-sync"),
         (Self::LazyCommit, "lazy-commit"),
         (Self::DataBarriers, "data-barriers"),
+        (Self::LooseSet, "loose-set"),
     ];
 
     /// Its name.
@@ -160,6 +173,24 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Whether the plan can be carried out on a file system that has barriers, or atomic files, or not. Errors: why not.
+    pub fn check(&self, has_barriers: bool, has_sets: bool) -> Result<(), String> {
+        match (self.order, self.journal_mode) {
+            (OrderMode::None, JournalMode::BatchAtomic) if !has_sets => {
+                Err("journal batch-atomic needs atomic files: \
+                 expected ext4 that journals data, or either format where it uses SHARE"
+                    .into())
+            }
+            (OrderMode::None, _) => Ok(()),
+            (order, JournalMode::BatchAtomic) => Err(format!(
+                "order {} has no sync to order with journal batch-atomic: expected order none",
+                order.name()
+            )),
+            (order, _) if !has_barriers => Err(format!("order {} needs a format with order", order.name())),
+            _ => Ok(()),
+        }
+    }
+
     /// Treatment of a sync.
     pub fn call(&self, point: SyncPoint) -> SyncCall {
         use SyncPoint::{Database, Journal};
@@ -179,10 +210,11 @@ impl Plan {
     /// Whether this sync is the one that makes a transaction durable, and not only what has to be before something else.
     /// A log that is not synced at commits has none.
     pub fn ends_commit(&self, point: SyncPoint) -> bool {
-        use JournalMode::{Delete, Persist, Truncate, Wal};
+        use JournalMode::{BatchAtomic, Delete, Persist, Truncate, Wal};
         use Synchronous::{Extra, Full, Normal};
         point
             == match (self.journal_mode, self.synchronous) {
+                (BatchAtomic, _) => SyncPoint::Database,
                 // Deleting the journal is the commit. It is not waited for: a power cut may undo the last transaction.
                 (Delete, Normal | Full) => SyncPoint::Database,
                 (Delete, Extra) => SyncPoint::Deletion,

@@ -14,7 +14,7 @@ use flashweir_core::executor::Handle;
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::{Device, DeviceOptions};
 use flashweir_fs::Mode;
-use flashweir_fs::vfs::{Creds, MountOptions, Vfs};
+use flashweir_fs::vfs::{Creds, Fs as _, MountOptions, Vfs};
 use flashweir_host::HostConfig;
 use flashweir_lab::files::{Counters, FilesError};
 use flashweir_sim::measure::{DeviceTotals, TraceHash, WorkloadResult};
@@ -212,6 +212,7 @@ async fn task(setup: Setup, port: Port, handle: Handle) -> Result<Done, RunError
     let epoch_seconds = setup.mount.epoch_seconds;
     let vfs = Vfs::mount(fs, handle.clone(), setup.mount).map_err(FilesError::Mount)?;
     let (plan, options, seed) = (setup.plan, setup.workload, setup.seed);
+    plan.check(vfs.fs().has_barriers(), vfs.fs().has_sets()).map_err(SqliteError)?;
     let guest =
         Guest::new(vfs.process(Creds::ROOT), handle.clone(), HostOptions { plan, seed, epoch_seconds });
     guest.run(move |_| workload::prepare(&plan, &options, seed)).await?;

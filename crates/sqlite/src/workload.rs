@@ -8,7 +8,7 @@
 //! Deliberately absent: reads, as in Mobibench, but for those that a change needs.
 #![forbid(unsafe_code)]
 
-use crate::order::Plan;
+use crate::order::{JournalMode, Plan};
 use crate::{Clock, VFS};
 use flashweir_core::random::mix;
 use flashweir_core::{Duration, Instant, RandomStream};
@@ -212,7 +212,14 @@ pub fn open(plan: &Plan, options: &WorkloadOptions) -> Result<Connection, Sqlite
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags_and_vfs(DATABASE, flags, VFS)?;
     db.pragma_update(None, "page_size", options.page_bytes)?;
-    let wanted = plan.journal_mode.name();
+    let is_built_for = |option: &str| {
+        db.query_row("SELECT sqlite_compileoption_used(?)", [option], |row| row.get::<_, bool>(0))
+    };
+    if plan.journal_mode == JournalMode::BatchAtomic && !is_built_for("ENABLE_BATCH_ATOMIC_WRITE")? {
+        let why = "SQLite was built without ENABLE_BATCH_ATOMIC_WRITE: expected a build in the source tree of Flashweir";
+        return Err(SqliteError(why.into()));
+    }
+    let wanted = plan.journal_mode.pragma();
     let mode: String = db.query_row(&format!("PRAGMA journal_mode={wanted}"), [], |row| row.get(0))?;
     if mode != wanted {
         return Err(SqliteError(format!("journal_mode is {mode} and not {wanted}")));

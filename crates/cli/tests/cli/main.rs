@@ -92,7 +92,7 @@ const FILES: [(&str, &str); 25] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 218] = [
+const BAD: [(&str, &str); 221] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("check", "missing: --verify <SHELL COMMAND>, <COMMAND>..."),
     ("check --verify true --", "missing: <COMMAND>..."),
@@ -209,7 +209,10 @@ const BAD: [(&str, &str); 218] = [
     ("sqlite --device sata-mlc --order durable", "barriers cannot be on sata-mlc: order.policy is none: expected --set order.policy=in-order-recovery, or --order none"),
     ("sqlite --device barrier-850 --format f2fs --journal-mode ordered", "--journal-mode needs --format ext4, and it is f2fs"),
     ("sqlite --device rflush --flush rflush", "--flush rflush needs --format f2fs, and it is ext4"),
-    ("crash sqlite --order durable", "--order: order durable needs a format with order, and it is ext4"),
+    ("crash sqlite --order durable", "--order durable needs a format with order, and it is ext4"),
+    ("crash sqlite --journal batch-atomic", "--journal batch-atomic needs atomic files: expected ext4 that journals data, or either format where it uses SHARE, and it is ext4"),
+    ("crash sqlite --format ext4-sdj-dual --order durable --journal batch-atomic", "--order durable has no sync to order with journal batch-atomic: expected order none, and it is ext4-sdj-dual"),
+    ("sqlite --device rflush --journal batch-atomic --checkpoint share", "--checkpoint cannot be `share` on rflush: ftl.share.pages is 0: expected --set ftl.share.pages=65536, or --checkpoint write"),
     ("files varmail --device barrier-850 --format ext4 --order-only", "--order-only needs --commit dual"),
     ("files varmail --device barrier-850 --commit dual --multi-version", "--multi-version needs --format ext4, and it is f2fs"),
     ("files varmial --device rflush", "WORKLOAD cannot be `varmial`: expected a file, or one of fileserver, varmail, webserver, oltp, tpcc, linkbench, oltp-insert, oltp-read-only, oltp-read-write, oltp-write-only; did you mean `varmail`?"),

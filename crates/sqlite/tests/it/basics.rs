@@ -66,9 +66,9 @@ fn open(plan: Plan) -> Connection {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
     let db = Connection::open_with_flags_and_vfs("/db", flags, VFS).unwrap();
     let mode: String = db
-        .query_row(&format!("PRAGMA journal_mode={}", plan.journal_mode.name()), [], |row| row.get(0))
+        .query_row(&format!("PRAGMA journal_mode={}", plan.journal_mode.pragma()), [], |row| row.get(0))
         .unwrap();
-    assert_eq!(mode, plan.journal_mode.name());
+    assert_eq!(mode, plan.journal_mode.pragma());
     db.execute_batch(&format!("PRAGMA synchronous={}", plan.synchronous.name())).unwrap();
     db
 }
@@ -269,6 +269,40 @@ fn syncs_are_those_of_the_protocol() {
             }
         }
     }
+}
+
+/// On a file system with atomic files a transaction is one set and one sync; without, SQLite falls back to its journal, which the
+/// tests of every journal see.
+#[test]
+fn a_set_takes_the_place_of_the_journal() {
+    const COUNT: i64 = 10;
+    let plan = Plan { journal_mode: JournalMode::BatchAtomic, ..Plan::default() };
+    let mut stack = stack();
+    let (port, handle) = (Rc::new(stack.port()), stack.handle());
+    let phases = stack.block_on(async move {
+        let volume = ext4::Options { before: Before::Zeros, ..ext4::Options::new(port.capacity_blocks()) };
+        ext4::mkfs(&*port, &volume).await.unwrap();
+        let options = Ext4Options { journaling: ext4::Journaling::Journal, ..Ext4Options::default() };
+        let fs = Ext4::mount_with(port, options).await.unwrap();
+        let vfs = Vfs::mount(fs, handle.clone(), mount_options()).unwrap();
+        let ((ids, _), _) = in_guest(vfs.clone(), handle.clone(), plan, program(plan)).await;
+        assert_eq!(ids, (10..40).collect::<Vec<i64>>());
+        let work = move |_: &Clock| {
+            let db = open(plan);
+            for id in 0..COUNT {
+                db.execute("UPDATE t SET body = zeroblob(100) WHERE id = 10 + ?1", [id]).unwrap();
+            }
+        };
+        in_guest(vfs, handle, plan, work).await.1
+    });
+    let phases = phases.unwrap();
+    let calls = |what: &str, call: &str| {
+        let of = |(phase, _): &(&flashweir_sqlite::Phase, _)| phase.what == what && phase.call == call;
+        phases.iter().find(of).map_or(0, |(_, stats)| stats.calls)
+    };
+    assert_eq!(calls("database", "release of a set"), COUNT as u64, "{phases:?}");
+    assert_eq!(calls("database", "fdatasync"), COUNT as u64, "{phases:?}");
+    assert!(phases.keys().all(|phase| phase.what == "database"), "{phases:?}");
 }
 
 /// Two connections of one world share locks and the index of the log; one of them waits while the other writes.

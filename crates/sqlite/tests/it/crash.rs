@@ -59,6 +59,26 @@ fn what_is_committed_is_there_after_cuts() {
     assert!(recovered.values().all(|count| *count > 10), "{recovered:?}");
 }
 
+/// A transaction is a set of an atomic file: no journal that a cut could leave, none to roll back.
+#[test]
+fn a_transaction_without_a_journal_is_there_as_a_whole() {
+    let mut opened = 0;
+    for (seed, format) in (40..).zip([
+        Format::EXT4_JOURNAL,
+        Format::EXT4_SOJ,
+        Format::EXT4_SDJ,
+        Format::F2FS_SSC,
+        Format::F2FS_SSC_DUAL,
+    ]) {
+        let plan = Plan { journal_mode: JournalMode::BatchAtomic, ..Plan::default() };
+        let report = explored(&CrashConfig { count: Some(1), seed, ..config(format, plan) });
+        assert_eq!(report.violations, [], "{format:?}");
+        assert_eq!(report.totals.recovered, 0, "{format:?}");
+        opened += report.totals.opened;
+    }
+    assert!(opened > 40, "{opened} databases");
+}
+
 #[test]
 fn a_report_repeats_with_any_number_of_threads() {
     let plan = Plan { journal_mode: JournalMode::Wal, order: OrderMode::All, ..Plan::default() };
