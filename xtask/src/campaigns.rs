@@ -41,10 +41,12 @@ pub(crate) const FILE_CUTS: [&str; 28] = [
 ];
 
 /// Campaigns of power cuts below SQLite: its journal modes with waiting, with order where durability is kept, and with order alone.
-pub(crate) const SQLITE_CUTS: [&str; 3] = [
+pub(crate) const SQLITE_CUTS: [&str; 5] = [
     "--cuts 100 --format ext4 --order none --journal delete,truncate,persist,wal",
     "--cuts 100 --format ext4-dual --order durable,all --journal delete,persist,wal",
     "--cuts 100 --format f2fs-dual --order durable,all --journal delete,wal",
+    "--cuts 100 --format ext4-sdj --order none --journal batch-atomic",
+    "--cuts 100 --format f2fs-ssc --order none --journal batch-atomic",
 ];
 
 /// CI's power cuts of devices, after shorter ones. A violation is not minimised.

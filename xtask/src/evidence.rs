@@ -122,7 +122,7 @@ const EXT4_CUTS: [&str; 10] = [
 
 /// Campaigns of power cuts below SQLite, one for each kind of promise: its journal modes with waiting, with order where durability is
 /// kept, and with order alone, on both file systems.
-const SQLITE_CUTS: [&str; 14] = [
+const SQLITE_CUTS: [&str; 16] = [
     "--format ext4 --journal delete --sync full --order none",
     "--format ext4 --journal delete --sync extra --order none",
     "--format ext4 --journal truncate --sync full --order none",
@@ -137,6 +137,8 @@ const SQLITE_CUTS: [&str; 14] = [
     "--format ext4-dual --journal wal --sync full --order all",
     "--format f2fs-dual --journal persist --sync full --order durable",
     "--format f2fs-dual --journal wal --sync full --order all",
+    "--format ext4-sdj --journal batch-atomic --sync full --order none",
+    "--format f2fs-ssc --journal batch-atomic --sync full --order none",
 ];
 
 /// Result of one campaign of power cuts of a file system.

@@ -1,12 +1,12 @@
 //! A transactional store on files, in the shape of InnoDB: pages with checksums, B+-trees, a buffer pool, a redo log with group
 //! commit, undo, a double-write area, recovery.
 //!
-//! Place in the data flow: workloads (TPC-C-like, LinkBench-like) call [`Db`] and [`Transaction`]; below are files of
+//! Place in the data flow: workloads (TPC-C-like, LinkBench-like, sysbench's) call [`Db`] and [`Transaction`]; below are files of
 //! any [`Fs`](flashweir_fs::vfs::Fs) through the VFS, in virtual time. The format of the files is in
 //! `specs/database.md`.
 //!
 //! ```text
-//! Transaction ─ locks, undo ─► tree ─► mini-transaction ─┬─► pages in the pool ─ double-write ─► data file
+//! Transaction ─ locks, undo ─► tree ─► mini-transaction ─┬─► pages in the pool ─ double-write ─► data files
 //!                                                        └─► redo log ─ group commit ─► log files
 //! ```
 //!
@@ -15,7 +15,8 @@
 //! nothing, the page is read, and the operation starts again. So trees need no latches, and no task ever sees part of a
 //! change.
 //!
-//! Promise: with [`CommitMode::Sync`], committed changes survive any power cut, and uncommitted ones never do. A row
+//! Promise: with [`CommitMode::Sync`], and where no page can be torn ([`DoubleWrite`]), committed changes survive any power
+//! cut, and uncommitted ones never do. A row
 //! belongs to the transaction that changed it until that ends. Plain reads see the newest state, including uncommitted
 //! changes; [`Transaction::lock`] reads committed ones.
 //!
