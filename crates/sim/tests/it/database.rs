@@ -332,7 +332,20 @@ fn states_on_model(kind: DeviceKind, scene: &Scene, seed: u64, cuts: u64) -> (u6
         });
     }
     until(&mut executor, || running.get() == 0);
-    let history = history.take();
+    let scene = scene.clone();
+    states_after(&port, &history.take(), (seed, cuts), |woken, handle, acked| {
+        verify(Rc::new(woken), handle, scene.clone(), acked)
+    })
+}
+
+/// Checks states after cuts at drawn positions of a history, which says what was acknowledged at each. Returns the number of states and
+/// the first fault.
+fn states_after<A: Copy, V: Future<Output = Result<R, String>> + 'static, R: 'static>(
+    port: &ModelPort,
+    history: &[(LogPos, A)],
+    (seed, cuts): (u64, u64),
+    verify: impl Fn(ModelPort, Handle, A) -> V,
+) -> (u64, Option<String>) {
     let (first, last) = (history[0].0.0, port.position().0);
     let mut stream = RandomStream::new(seed, "database.positions");
     let mut states = 0;
@@ -344,8 +357,7 @@ fn states_on_model(kind: DeviceKind, scene: &Scene, seed: u64, cuts: u64) -> (u6
         let tried = port.after_cut(upto, exploration, |woken| {
             let mut executor = Executor::new();
             let verified = Rc::new(RefCell::new(None));
-            let slot = Rc::clone(&verified);
-            let verify = verify(Rc::new(woken), executor.handle(), scene.clone(), acked);
+            let (slot, verify) = (Rc::clone(&verified), verify(woken, executor.handle(), acked));
             executor.spawn(async move {
                 let result = verify.await;
                 *slot.borrow_mut() = Some(result);
@@ -453,4 +465,65 @@ fn without_double_writes_ordered_data_are_torn() {
     for data_io in [Buffered, Direct] {
         assert_torn("DWB-OFF/OJ", DeviceKind::D4, &scene(ext4(Ordered, Write), Off, data_io));
     }
+}
+
+/// Trees whose data files are made one after the other: each that was acknowledged is there with its row, and the next one can be made.
+#[test]
+fn data_files_that_were_being_made_are_there_or_made_again() {
+    use {CheckpointBy::*, DataIo::*, DoubleWrite::*, Journaling::*};
+    const TREES: usize = 6;
+    for scene in [
+        scene(ext4(Ordered, Write), On, Direct),
+        scene(ext4(Journal, Share), Atomic, Buffered),
+        scene(Kind::F2fs.into(), On, Buffered),
+    ] {
+        let port = ModelPort::new(DeviceKind::D4.policy(), (64 << 20) / 4096, scene.flush);
+        let mut executor = Executor::new();
+        let history = Rc::new(RefCell::new(Vec::new()));
+        let (acked, on, handle, of) = (Rc::clone(&history), port.clone(), executor.handle(), scene.clone());
+        let is_over = Rc::new(Cell::new(false));
+        let over = Rc::clone(&is_over);
+        executor.spawn(async move {
+            let db = make(Rc::new(on.clone()), handle, of).await;
+            acked.borrow_mut().push((on.position(), 0));
+            for made in 1..=TREES {
+                fill(&db, made).await.unwrap();
+                acked.borrow_mut().push((on.position(), made));
+            }
+            over.set(true);
+        });
+        until(&mut executor, || is_over.get());
+        let (states, fault) = states_after(&port, &history.take(), (1, 60), |woken, handle, acked| {
+            let scene = scene.clone();
+            async move {
+                let vfs = mount(Rc::new(woken), handle.clone(), &scene).await?;
+                let (db, _) = open(&vfs.process(Creds::ROOT), handle, scene.config).await?;
+                let refused = |error: DbError| error.to_string();
+                // Two of them were there from the beginning.
+                let there = db.trees().len() - 2;
+                if !(acked..=acked + 1).contains(&there) {
+                    return Err(format!("{acked} trees were acknowledged, {there} are there"));
+                }
+                for made in 1..=acked {
+                    let tree = db.tree(&format!("t{made}")).map_err(refused)?;
+                    if db.get(tree, b"key").await.map_err(refused)?.is_none() {
+                        return Err(format!("tree {made} is empty"));
+                    }
+                }
+                fill(&db, there + 1).await.map_err(refused)?;
+                let report = db.check().await.map_err(refused)?;
+                if report.is_good() && report.lost_pages == 0 { Ok(()) } else { Err(format!("{report:?}")) }
+            }
+        });
+        assert_eq!(fault, None, "after {states} states");
+        assert!(states > 100, "{states}");
+    }
+}
+
+/// Makes a tree in a data file of its own, with a row.
+async fn fill(db: &Db<AnyFs>, number: usize) -> Result<(), DbError> {
+    let tree = db.create_tree(&format!("t{number}")).await?;
+    let mut trx = db.begin().await?;
+    trx.insert(tree, b"key", &[7; 500]).await?;
+    trx.commit().await
 }
