@@ -448,6 +448,7 @@ impl From<ScaleArg> for flashweir_lab::reproduce::Scale {
   weir reproduce rflush                               in minutes
   weir reproduce rflush --study threads               its figures 2 and 3, in seconds
   weir reproduce rflush --scale full --report r.html  the paper's sizes, with the figures
+  weir reproduce share --study sysbench               databases that must not be torn: figure 4 of SHARE
   weir reproduce rflush --output json
 
 A claim has a band in which it counts as reproduced; what falls outside is shown like the rest. Each study

@@ -409,6 +409,10 @@ impl Ready {
         vfs: Vfs<AnyFs>,
         handle: Handle,
     ) -> Result<Vec<WorkloadResult>, FilesError> {
+        let of_mix = |name, result: Result<_, OltpError>| match result {
+            Ok(result) => Ok(vec![result]),
+            Err(error) => Err(FilesError::Oltp { name, error }),
+        };
         match self {
             Self::Fio(jobs) => {
                 let process = vfs.process(Creds::ROOT);
@@ -420,18 +424,9 @@ impl Ready {
                 let result = model.run().await.map_err(|error| FilesError::Filebench { name, error })?;
                 Ok(vec![result])
             }
-            Self::Tpcc(name, mix) => {
-                let result = mix.run().await.map_err(|error| FilesError::Oltp { name, error })?;
-                Ok(vec![result])
-            }
-            Self::LinkBench(name, mix) => {
-                let result = mix.run().await.map_err(|error| FilesError::Oltp { name, error })?;
-                Ok(vec![result])
-            }
-            Self::Sysbench(name, mix) => {
-                let result = mix.run().await.map_err(|error| FilesError::Oltp { name, error })?;
-                Ok(vec![result])
-            }
+            Self::Tpcc(name, mix) => of_mix(name, mix.run().await),
+            Self::LinkBench(name, mix) => of_mix(name, mix.run().await),
+            Self::Sysbench(name, mix) => of_mix(name, mix.run().await),
         }
     }
 }

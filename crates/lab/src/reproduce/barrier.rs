@@ -141,7 +141,7 @@ fn device(channels: u32, order: OrderConfig) -> DeviceConfig {
     let faster = preset("consumer-tlc-nvme").expect("it comes with the program");
     (config.link, config.buffer.access_latency) = (faster.link, Duration::ZERO);
     config.order = order;
-    config.validate().expect("channels are the only change");
+    config.validate().expect("so many channels are possible");
     config
 }
 
