@@ -11,7 +11,7 @@ use crate::config::{Config, DbMetrics};
 use crate::error::DbError;
 use crate::locks::Locks;
 use crate::log::Log;
-use crate::page::{FILE_PAGES_MAX, Kind, Lsn, Page, PageNo, file_of, head_of};
+use crate::page::{FILE_PAGES_MAX, Kind, Lsn, Page, PageNo, file_of, head_for, head_of};
 use crate::pool::Pool;
 use crate::redo::Op;
 
@@ -95,7 +95,7 @@ impl Core {
     pub(crate) fn prepare_pages(&mut self, wanted: &[(PageNo, usize)]) -> Step<()> {
         let mut frames = 0;
         for &(near, count) in wanted {
-            let head = self.page(head_of(file_of(near)))?;
+            let head = self.page(head_for(near))?;
             let (mut next, pages, mut new) = (head.next(), head.pages(), count);
             while new > 0 && next != 0 {
                 next = self.page(next)?.next();
@@ -126,7 +126,7 @@ impl Core {
 
     /// Takes a prepared page of the data file of `near` and makes it an empty one.
     pub(crate) fn allocate(&mut self, near: PageNo, kind: Kind, level: u8) -> PageNo {
-        let head = head_of(file_of(near));
+        let head = head_for(near);
         let page = self.pool.page(head);
         let (free, pages) = (page.next(), page.pages());
         let number = if free != 0 {
@@ -144,7 +144,7 @@ impl Core {
 
     /// Frees a page, which must be in memory with the head of its data file.
     pub(crate) fn free(&mut self, number: PageNo) {
-        let head = head_of(file_of(number));
+        let head = head_for(number);
         let next = self.pool.page(head).next();
         self.apply(number, Op::Init { kind: Kind::Free, level: 0 });
         self.apply(number, Op::SetNext { next });

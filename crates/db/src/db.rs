@@ -10,7 +10,7 @@ use crate::core::{Core, HEAD_PAGE, Halt, Step};
 use crate::error::{DbError, Result};
 use crate::file::DbFile;
 use crate::log::{FIRST_LSN, Log};
-use crate::page::{FileNo, Kind, Page, PageNo, file_of, head_of};
+use crate::page::{FileNo, Kind, Page, PageNo, file_of, head_for, head_of};
 use crate::redo::Op;
 use crate::tree;
 use crate::undo::page_of;
@@ -459,7 +459,7 @@ impl<F: Fs> Db<F> {
         };
         room_in(self.0.core.borrow().pool.page(HEAD_PAGE))?;
         let head = match table {
-            Some(Tree(root)) => head_of(file_of(root)),
+            Some(Tree(root)) => head_for(root),
             None if self.0.config.file_per_table => {
                 let last = self.trees().into_iter().map(|(_, tree)| file_of(tree.0)).max();
                 let next = last.map_or(Some(1), |last| last.checked_add(1));

@@ -8,7 +8,7 @@
 
 use crate::db::{Db, Shared, Tree};
 use crate::error::{DbError, Result};
-use crate::page::{FILE_PAGES_MAX, Kind, Page, PageNo, RECORD_BYTES, file_of, head_of};
+use crate::page::{FILE_PAGES_MAX, Kind, Page, PageNo, RECORD_BYTES, file_of, head_for};
 use crate::redo::Op;
 use crate::undo::UNDO_BYTES;
 use flashweir_fs::vfs::Fs;
@@ -140,7 +140,7 @@ impl<F: Fs> Loader<F> {
 
     /// Allocates a page number that is never given to another page.
     async fn new_page(&mut self, level: usize) -> Result<Page> {
-        let head = head_of(file_of(self.tree.0));
+        let head = head_for(self.tree.0);
         let attempt = |core: &mut crate::core::Core| {
             let pages = core.page(head)?.pages();
             if pages == FILE_PAGES_MAX {
@@ -205,7 +205,7 @@ impl<F: Fs> Loader<F> {
         let root = self.tree.0;
         let attempt = |core: &mut crate::core::Core| {
             core.page(root)?;
-            core.page(head_of(file_of(root)))?;
+            core.page(head_for(root))?;
             if core.pool.free_frames() == 0 {
                 return Err(crate::core::Halt::NoFrames(1));
             }

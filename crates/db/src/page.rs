@@ -22,6 +22,11 @@ pub(crate) const fn head_of(file: FileNo) -> PageNo {
     (file as u32) << FILE_PAGES_MAX.trailing_zeros()
 }
 
+/// Returns the head of the data file of a page.
+pub(crate) const fn head_for(number: PageNo) -> PageNo {
+    number - index_of(number)
+}
+
 /// Returns the data file of a page.
 pub(crate) const fn file_of(number: PageNo) -> FileNo {
     (number >> FILE_PAGES_MAX.trailing_zeros()) as FileNo

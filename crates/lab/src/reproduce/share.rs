@@ -3,7 +3,7 @@
 mod databases;
 mod devices;
 
-use super::study::{Scale, Study, measure, on_server};
+use super::study::{Scale, Study, measure, on_server, per_s};
 use crate::files::{FilesResult, Work};
 use devices::device;
 use flashweir_core::Duration;
@@ -213,8 +213,7 @@ fn measured(
     times: (Duration, Duration),
 ) -> (FilesResult, f64) {
     let result = measure(&on_server(device, mode, 4 << 30, work, seed, times));
-    let workload = &result.workloads[0];
-    let per_s = workload.calls_per_s(&workload.sum(ops));
+    let per_s = per_s(&result, ops);
     (result, per_s)
 }
 

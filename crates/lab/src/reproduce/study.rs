@@ -142,6 +142,12 @@ pub(super) fn measure(setup: &Setup) -> FilesResult {
     result.expect("nobody stops it")
 }
 
+/// Calls in each second of the kinds `ops` of the only workload of a setup; of all kinds if none is named.
+pub(super) fn per_s(result: &FilesResult, ops: &[&str]) -> f64 {
+    let workload = &result.workloads[0];
+    workload.calls_per_s(&workload.sum(ops))
+}
+
 /// A figure of a paper whose axes are not those of a study: it shows the results of the other variants as shares of the first one's.
 #[derive(Clone, Copy, Debug)]
 pub struct Shares {

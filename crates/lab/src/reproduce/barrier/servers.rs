@@ -1,6 +1,6 @@
 //! Studies of the barrier paper on server workloads: mail and inserts into a database, on ext4.
 
-use super::super::study::{Scale, Study, measure, on_server};
+use super::super::study::{Scale, Study, measure, on_server, per_s};
 use super::devices::device_of;
 use crate::files::Work;
 use flashweir_core::Duration;
@@ -95,12 +95,11 @@ fn run(device: &str, (name, work): (&str, Work), variant: usize, seed: u64, scal
     setup.block_layer = Some(HostConfig::default());
     setup.mount.syncs_order = syncs_order;
     let result = measure(&setup);
-    let workload = &result.workloads[0];
     let count = |name: &str| result.metrics[name] as f64;
     let seconds = result.measured_ns as f64 / 1e9;
     let syncs = count("vfs.syncs") + count("vfs.barriers");
     vec![
-        workload.calls_per_s(&workload.sum(&[])),
+        per_s(&result, &[]),
         syncs / seconds,
         count("device.flushes") / syncs,
         count("ext4.commits") / syncs,

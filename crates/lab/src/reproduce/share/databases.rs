@@ -1,6 +1,6 @@
 //! Studies of figure 4 of the SHARE paper (share §8): a database whose pages must not be torn.
 
-use super::super::study::{Scale, Study, measure, on_server};
+use super::super::study::{Scale, Study, measure, on_server, per_s};
 use super::devices::device;
 use crate::files::Work;
 use flashweir_core::Duration;
@@ -141,9 +141,8 @@ fn run(work: (&str, Work), variant: usize, seed: u64, scale: Scale) -> Vec<f64> 
         Scale::Full => (Duration::from_secs(5), Duration::from_secs(15)),
     };
     let result = measure(&on_server(device(), options.into(), 4 << 30, work, seed, times));
-    let workload = &result.workloads[0];
     let seconds = result.measured_ns as f64 / 1e9;
-    let per_s = workload.calls_per_s(&workload.sum(&[]));
+    let per_s = per_s(&result, &[]);
     let count = |name: &str| result.metrics[name] as f64;
     let done = per_s * seconds;
     vec![
