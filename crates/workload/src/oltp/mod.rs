@@ -13,6 +13,8 @@ pub use connections::COMMIT;
 pub mod linkbench;
 mod settings;
 pub mod sysbench;
+#[cfg(test)]
+mod testing;
 pub mod tpcc;
 
 use flashweir_core::Duration;

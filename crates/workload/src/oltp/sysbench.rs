@@ -389,25 +389,19 @@ impl<F: Fs> Mix for Shared<F> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::on_mem_fs;
     use super::*;
     use flashweir_core::Duration;
     use flashweir_db::DoubleWrite;
-    use flashweir_device::presets::preset;
-    use flashweir_device::{Device, DeviceOptions};
-    use flashweir_fs::memfs::{MemFs, MemFsConfig};
-    use flashweir_fs::vfs::{Creds, MountOptions, Vfs};
-    use flashweir_sim::stack::{FlushMode, Stack};
+    use flashweir_fs::memfs::MemFs;
 
     /// Runs a script on an in-memory file system; `look` sees the result before and after.
-    fn on_mem_fs<T: 'static>(
+    fn run_script<T: 'static>(
         options: SysbenchOptions,
         look: impl AsyncFnOnce(Sysbench<MemFs>, WorkloadResult) -> T + 'static,
     ) -> T {
-        let device = DeviceOptions { seed: 1, track_contents: false, planted: None };
-        let mut stack = Stack::new(Device::new(preset("rflush").unwrap(), device), FlushMode::RangeFlush);
-        let fs = MemFs::with_disk(MemFsConfig::default(), stack.handle(), Duration::from_micros(20));
-        let vfs = Vfs::mount(fs, stack.handle(), MountOptions::default()).unwrap();
-        let (process, handle) = (vfs.process(Creds::ROOT), stack.handle());
+        let (mut stack, process) = on_mem_fs();
+        let handle = stack.handle();
         let task = async move {
             process.mkdir("/db", 0o755).await.unwrap();
             let sysbench = Sysbench::prepare(&process, handle, "/db", options).await.unwrap();
@@ -428,7 +422,7 @@ mod tests {
 
     #[test]
     fn each_insert_is_a_row_and_an_entry_of_the_index() {
-        on_mem_fs(options(Script::Insert, 200), async |sysbench, result| {
+        run_script(options(Script::Insert, 200), async |sysbench, result| {
             let report = sysbench.db().check().await.unwrap();
             // Transactions that ended after the time do not count.
             let inserted = report.rows["sbtest1"] - 2000;
@@ -450,7 +444,7 @@ mod tests {
         for script in [Script::ReadOnly, Script::ReadWrite, Script::WriteOnly] {
             let db = Config { file_per_table: true, double_write: DoubleWrite::Fast, ..Config::default() };
             let options = SysbenchOptions { tables: 3, db, ..options(script, 300) };
-            let (rows, calls, commits) = on_mem_fs(options, async move |sysbench, result| {
+            let (rows, calls, commits) = run_script(options, async move |sysbench, result| {
                 let report = sysbench.db().check().await.unwrap();
                 let rows: Vec<u64> = (1..=3).map(|table| report.rows[&format!("sbtest{table}")]).collect();
                 let kind = script.name().strip_prefix("oltp-").unwrap();

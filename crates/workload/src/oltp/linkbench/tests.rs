@@ -1,11 +1,7 @@
 use super::*;
+use crate::oltp::testing::on_mem_fs;
 use flashweir_core::Duration;
 use flashweir_db::{CheckReport, DbMetrics};
-use flashweir_device::presets::preset;
-use flashweir_device::{Device, DeviceOptions};
-use flashweir_fs::memfs::{MemFs, MemFsConfig};
-use flashweir_fs::vfs::{Creds, MountOptions, Vfs};
-use flashweir_sim::stack::{FlushMode, Stack};
 
 fn options(seed: u64, millis: u64) -> LinkBenchOptions {
     LinkBenchOptions {
@@ -28,11 +24,8 @@ fn options(seed: u64, millis: u64) -> LinkBenchOptions {
 
 /// Loads and runs the mix over in-memory files on a disk that takes 20 µs per page.
 fn run(options: LinkBenchOptions) -> (WorkloadResult, DbMetrics, CheckReport) {
-    let device = DeviceOptions { seed: 1, track_contents: false, planted: None };
-    let mut stack = Stack::new(Device::new(preset("rflush").unwrap(), device), FlushMode::RangeFlush);
-    let fs = MemFs::with_disk(MemFsConfig::default(), stack.handle(), Duration::from_micros(20));
-    let vfs = Vfs::mount(fs, stack.handle(), MountOptions::default()).unwrap();
-    let (process, handle) = (vfs.process(Creds::ROOT), stack.handle());
+    let (mut stack, process) = on_mem_fs();
+    let handle = stack.handle();
     let task = async move {
         process.mkdir("/graph", 0o755).await.unwrap();
         let graph = LinkBench::prepare(&process, handle.clone(), "/graph", options.clone()).await.unwrap();

@@ -4,6 +4,7 @@ use super::transactions::Input;
 use super::*;
 use crate::oltp::RunOptions;
 use crate::oltp::connections::Mix;
+use crate::oltp::testing::on_mem_fs;
 use flashweir_core::RandomStream;
 use flashweir_db::{Config, CpuCosts};
 use flashweir_device::presets::preset;
@@ -27,11 +28,8 @@ fn options(seed: u64) -> TpccOptions {
 
 /// Loads and runs the mix over in-memory files on a disk that takes 20 µs per page.
 fn run(options: TpccOptions) -> (WorkloadResult, Vec<String>, flashweir_db::DbMetrics, [i64; 2]) {
-    let device = DeviceOptions { seed: 1, track_contents: false, planted: None };
-    let mut stack = Stack::new(Device::new(preset("rflush").unwrap(), device), FlushMode::RangeFlush);
-    let fs = MemFs::with_disk(MemFsConfig::default(), stack.handle(), Duration::from_micros(20));
-    let vfs = Vfs::mount(fs, stack.handle(), MountOptions::default()).unwrap();
-    let (process, handle) = (vfs.process(Creds::ROOT), stack.handle());
+    let (mut stack, process) = on_mem_fs();
+    let handle = stack.handle();
     let task = async move {
         process.mkdir("/tpcc", 0o755).await.unwrap();
         let tpcc = Tpcc::prepare(&process, handle, "/tpcc", options).await.unwrap();
