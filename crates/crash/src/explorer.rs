@@ -387,7 +387,7 @@ pub fn observed(contents: &[Content], lpn: Lpn) -> Observed {
 struct Situation {
     digest: u64,
     cells: u64,
-    /// Position of the log; set only where a cut also saves the buffer.
+    /// Position of the log; set only where something beside the flash outlives a cut.
     position: u32,
 }
 
@@ -444,7 +444,7 @@ impl<'a> Boot<'a> {
         }
         let position = sim.log().position();
         let cells = sim.device().interrupted(sim.cut_instant());
-        let saves = self.spec.kind() == DeviceKind::D2;
+        let saves = self.spec.kind() == DeviceKind::D2 || self.spec.config.ftl.share.nvram_records > 0;
         let situation = Situation {
             digest: sim.device().media().digest(),
             cells: cells.iter().fold(cells.len() as u64, |hash, cell| mix(hash ^ cell_hash(cell))),

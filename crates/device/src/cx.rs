@@ -195,6 +195,11 @@ impl<J: Copy> Cx<J> {
         self.config.buffer.mode == BufferMode::PowerLossProtected && self.config.completion_is_durable()
     }
 
+    /// Whether changes of the map are durable in an NVRAM before their records are on the flash.
+    pub(crate) fn has_nvram(&self) -> bool {
+        self.config.ftl.share.nvram_records > 0 && self.config.ftl.share.pages > 0
+    }
+
     pub(crate) fn has_planted(&self, bug: PlantedBug) -> bool {
         self.planted == Some(bug)
     }

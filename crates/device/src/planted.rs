@@ -90,6 +90,8 @@ pub enum PlantedBug {
     VirtualPageReusedEarly,
     /// A checkpoint forgets SHAREs above its horizon.
     CheckpointForgetsShares,
+    /// The NVRAM forgets changes when their records begin to be written to the flash.
+    NvramClearedEarly,
     /// Open channel: a block is erased although some of its programs have not ended.
     EraseUnderPrograms,
     /// Open channel: an erase completes when it is accepted.
@@ -137,6 +139,7 @@ impl PlantedBug {
             | Self::OwnerTrimFreesPage
             | Self::BoundSourceErased
             | Self::VirtualPageReusedEarly => config.ftl.share.pages > 0,
+            Self::NvramClearedEarly => config.ftl.share.nvram_records > 0 && !protected,
             // Epochs hold the horizon back, so that checkpoints have something to repeat.
             Self::CheckpointForgetsShares => config.ftl.share.pages > 0 && order == InOrderRecovery,
             Self::LostTrim | Self::EarlyFlush | Self::FuaCoversNothing => {
@@ -166,7 +169,7 @@ impl PlantedBug {
     }
 
     /// All planted bugs, with their names.
-    pub const ALL: [(Self, &'static str); 48] = [
+    pub const ALL: [(Self, &'static str); 49] = [
         (Self::LogBeforeData, "log-before-data"),
         (Self::EarlyInvalidation, "early-invalidation"),
         (Self::LostTrim, "lost-trim"),
@@ -209,6 +212,7 @@ impl PlantedBug {
         (Self::BoundSourceErased, "bound-source-erased"),
         (Self::VirtualPageReusedEarly, "virtual-page-reused-early"),
         (Self::CheckpointForgetsShares, "checkpoint-forgets-shares"),
+        (Self::NvramClearedEarly, "nvram-cleared-early"),
         (Self::EraseUnderPrograms, "erase-under-programs"),
         (Self::EarlyErase, "early-erase"),
         (Self::RecordsMixed, "records-mixed"),

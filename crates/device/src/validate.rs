@@ -201,8 +201,12 @@ impl DeviceConfig {
     fn validate_share(&self) -> Result<(), String> {
         let share = &self.ftl.share;
         if share.pages == 0 {
-            return Ok(());
+            return match share.nvram_records {
+                0 => Ok(()),
+                records => bad("ftl.share.nvram_records", records, "0, or ftl.share.pages above 0"),
+            };
         }
+        within("ftl.share.nvram_records", share.nvram_records, 0, 1 << 24)?;
         within("ftl.share.pages", share.pages, 0, 1 << 24)?;
         if self.ftl.metadata == Metadata::None {
             return Err(

@@ -95,8 +95,14 @@ pub struct MapLog {
     pub olds: Vec<Ppa>,
     /// Sequence number of the newest TRIM or SHARE.
     pub last_change: u64,
-    /// Sequence number up to which these are durable.
-    pub durable_changes: u64,
+    /// Sequence number up to which their records are on the flash.
+    pub logged_changes: u64,
+    /// Records that fit into an NVRAM beside the flash; 0 without one.
+    nvram_records: usize,
+    /// Records of changes in it.
+    nvram_used: usize,
+    /// Sequence number up to which all changes are on the flash or in it.
+    nvram_upto: u64,
     /// Those that the next checkpoint may have to repeat.
     pub recent: Vec<(Change, Option<Member>)>,
     /// Records of claims among them.
@@ -119,7 +125,12 @@ pub struct MapLog {
 
 impl MapLog {
     /// Returns an empty log in these regions; `pages_per_block` and `page_bytes` are those of their blocks.
-    pub fn new(regions: [Vec<BlockId>; 2], pages_per_block: u32, page_bytes: u64) -> Self {
+    pub fn new(
+        regions: [Vec<BlockId>; 2],
+        pages_per_block: u32,
+        page_bytes: u64,
+        nvram_records: usize,
+    ) -> Self {
         Self {
             pages_per_region: regions[0].len() as u32 * pages_per_block,
             regions,
@@ -131,7 +142,10 @@ impl MapLog {
             pins: Vec::new(),
             olds: Vec::new(),
             last_change: 0,
-            durable_changes: 0,
+            logged_changes: 0,
+            nvram_records,
+            nvram_used: 0,
+            nvram_upto: 0,
             recent: Vec::new(),
             recent_claims: 0,
             writing: Writing::Nothing,
@@ -146,7 +160,7 @@ impl MapLog {
     /// Resumes the log after a recovery that wrote its checkpoint as `group` into `region`.
     pub fn resume(&mut self, region: usize, next_page: u32, group: u64, boot: u32, changes: u64) {
         (self.region, self.next_page, self.group, self.boot) = (region, next_page, group, boot);
-        (self.last_change, self.durable_changes) = (changes, changes);
+        (self.last_change, self.logged_changes) = (changes, changes);
     }
 
     /// Sequence number of the newest TRIM or SHARE.
@@ -158,21 +172,62 @@ impl MapLog {
     /// Sequence number up to which these are durable.
     #[inline]
     pub fn durable_changes(&self) -> u64 {
-        self.durable_changes
+        self.logged_changes.max(self.nvram_upto)
     }
 
-    /// Changes whose records are not durable: those that a capacitor has to save.
+    /// Changes whose records are not on the flash: those that a capacitor has to save.
     pub fn unlogged(&self) -> impl Iterator<Item = &Change> + '_ {
-        let durable = self.durable_changes;
-        self.recent.iter().map(|(change, _)| change).filter(move |change| change.seq() > durable)
+        let logged = self.logged_changes;
+        self.recent.iter().map(|(change, _)| change).filter(move |change| change.seq() > logged)
     }
 
-    /// Adds the records of a change. Those of a SHARE go into one group of the log, so that all count or none.
-    pub fn add_change(&mut self, change: Change, member: Option<Member>) {
+    /// Those of them that are in the NVRAM.
+    pub fn in_nvram(&self) -> impl Iterator<Item = &Change> + '_ {
+        self.unlogged().take_while(|change| change.seq() <= self.nvram_upto)
+    }
+
+    /// Adds the records of a change. Those of a SHARE go into one group of the log, so that all count or none. Returns whether the NVRAM
+    /// has them, so that the change is durable already; if there is no room, what it has is to be written.
+    pub fn add_change(&mut self, change: Change, member: Option<Member>) -> bool {
+        let are_earlier_durable = self.last_change <= self.durable_changes();
         self.last_change = change.seq();
         self.pending.extend(change_records(&change, member));
         self.recent_claims += claims(&change);
         self.recent.push((change, member));
+        are_earlier_durable && self.nvram_records > 0 && self.take_into_nvram(self.recent.len() - 1)
+    }
+
+    /// Puts a recent change into the NVRAM. Members of epochs do not go there: recovery counts them in the log.
+    fn take_into_nvram(&mut self, nth: usize) -> bool {
+        let (change, member) = &self.recent[nth];
+        let records = 1 + claims(change);
+        let fits = self.nvram_used + records <= self.nvram_records;
+        self.wanted |= !fits;
+        if !fits || member.is_some() {
+            return false;
+        }
+        self.nvram_used += records;
+        self.nvram_upto = change.seq();
+        true
+    }
+
+    /// The records of all changes up to this one are on the flash, so the NVRAM forgets them. Returns the changes for which it has room now.
+    pub fn note_logged(&mut self, upto: u64) -> Vec<Change> {
+        self.logged_changes = self.logged_changes.max(upto);
+        if self.nvram_records == 0 {
+            return Vec::new();
+        }
+        let first_left = self.recent.partition_point(|(change, _)| change.seq() <= self.logged_changes);
+        let left = &self.recent[first_left..];
+        let held = left.iter().take_while(|(change, _)| change.seq() <= self.nvram_upto);
+        let held: Vec<usize> = held.map(|(change, _)| 1 + claims(change)).collect();
+        self.nvram_used = held.iter().sum();
+        let mut next = first_left + held.len();
+        let begin = next;
+        while next < self.recent.len() && self.take_into_nvram(next) {
+            next += 1;
+        }
+        self.recent[begin..next].iter().map(|(change, _)| change.clone()).collect()
     }
 
     /// Forgets changes that a checkpoint with this horizon covers.
@@ -330,7 +385,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn log() -> MapLog {
-        MapLog::new([vec![BlockId(3), BlockId(9)], vec![BlockId(4), BlockId(7)]], 5, 4096)
+        MapLog::new([vec![BlockId(3), BlockId(9)], vec![BlockId(4), BlockId(7)]], 5, 4096, 0)
     }
 
     #[test]

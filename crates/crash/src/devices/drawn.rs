@@ -83,6 +83,9 @@ fn shape(random: &mut RandomStream) -> Shape {
     let map = random.chance(0.4).then(|| {
         (one(random, &[4, 5, 8]), 1 + random.below(4), one(random, &[Miss::HoldsAll, Miss::HoldsOwn]))
     });
+    // Through a layer there is no SHARE.
+    let share = if layer.is_none() && random.chance(0.4) { one(random, &[3, 12, 40]) } else { 0 };
+    let nvram = if share > 0 { one(random, &[0, 0, 9, 64]) } else { 0 };
     let chance =
         |random: &mut RandomStream, p, value| if random.chance(p) { value } else { Default::default() };
     Shape {
@@ -92,6 +95,8 @@ fn shape(random: &mut RandomStream) -> Shape {
         units_per_page,
         layer,
         map,
+        share,
+        nvram,
         cell: one(random, &[Cell::Slc, Cell::Slc, Cell::Mlc, Cell::Tlc]),
         parallel: one(random, &[[1, 1, 1], [2, 1, 1], [1, 2, 1], [1, 1, 2], [2, 1, 2], [1, 2, 2], [4, 1, 1]]),
         pages_per_block: one(random, &[4, 6, 8, 12]),
@@ -159,6 +164,8 @@ mod tests {
             count(|shape| shape.layer.is_some() && shape.wears_out()),
             count(|shape| shape.range_flush == RangeFlushSupport::Selective && shape.map.is_some()),
             count(|shape| shape.cell == Cell::Tlc && shape.order != PersistPolicy::None),
+            count(|shape| shape.share > 0 && shape.map.is_some() && shape.order != PersistPolicy::None),
+            count(|shape| shape.nvram > 0 && shape.wears_out()),
         ];
         println!("{counts:?}, {} of them ordered", shapes.iter().filter(|shape| is_ordered(shape)).count());
         assert!(counts.iter().all(|count| *count >= 5), "{counts:?}");

@@ -49,6 +49,8 @@ pub(super) struct Shape {
     pub(super) spare_percent: u32,
     /// Entries in the table of virtual pages; 0 is a device without SHARE.
     pub(super) share: u32,
+    /// Records of changes of the map that an NVRAM holds; 0 without one.
+    pub(super) nvram: u32,
 }
 
 /// Additional operations of a device's history, beyond those that its features call for.
@@ -106,6 +108,7 @@ pub(super) const PLAIN: Shape = Shape {
     map: None,
     spare_percent: 0,
     share: 0,
+    nvram: 0,
 };
 
 impl Shape {
@@ -190,7 +193,7 @@ impl Shape {
                 wear: WearConfig { static_threshold: self.wear_apart, ..WearConfig::default() },
                 metadata: Metadata::Log,
                 demand: DemandConfig { entries, miss, ..DemandConfig::default() },
-                share: ShareConfig { pages: self.share, batch: 64 },
+                share: ShareConfig { pages: self.share, batch: 64, nvram_records: self.nvram },
                 ..FtlConfig::default()
             },
             buffer: BufferConfig {

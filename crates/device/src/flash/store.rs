@@ -7,11 +7,11 @@ use super::oob::UnitImage;
 use crate::geometry::PageAddr;
 use flashweir_core::{Lpn, Payload, Ppa};
 use flashweir_ftl::BlockId;
-use flashweir_ftl::recovery::{ShareRecord, TrimRecord};
+use flashweir_ftl::recovery::{Change, ShareRecord, TrimRecord};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-/// What the capacitor saved at the last power cut.
+/// What outlived the last power cut beside the flash: what the capacitor saved, or what an NVRAM held.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SaveArea {
     /// Dirty units: logical page, sequence number, content.
@@ -27,9 +27,17 @@ impl SaveArea {
     pub fn is_empty(&self) -> bool {
         self.units.is_empty() && self.trims.is_empty() && self.shares.is_empty()
     }
+
+    /// Adds a change of the map.
+    pub(crate) fn add_change(&mut self, change: &Change) {
+        match change {
+            Change::Trim(trim) => self.trims.push(*trim),
+            Change::Share(share) => self.shares.push(share.clone()),
+        }
+    }
 }
 
-/// An item that the capacitor has to protect from now on.
+/// An item that the capacitor has to protect from now on, or that an NVRAM holds.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Saved {
     /// A version in the buffer: logical page, sequence number, content.
@@ -38,6 +46,16 @@ pub enum Saved {
     Trim(TrimRecord),
     /// A SHARE that is not in the log yet.
     Share(ShareRecord),
+}
+
+impl Saved {
+    /// A change of the map.
+    pub(crate) fn of(change: &Change) -> Self {
+        match change {
+            Change::Trim(trim) => Self::Trim(*trim),
+            Change::Share(share) => Self::Share(share.clone()),
+        }
+    }
 }
 
 /// A page as a [`Store`] receives it.
@@ -103,10 +121,10 @@ pub trait Store: fmt::Debug + Send {
     /// cannot be read or fails its checksum.
     fn read(&mut self, at: PageAddr, unit: u32, erases: u32) -> Option<Payload>;
 
-    /// The capacitor protects these items as well; returns whether it is time for [`Self::begin_journal`].
+    /// The capacitor or an NVRAM protects these items as well; returns whether it is time for [`Self::begin_journal`].
     fn journal(&mut self, entries: &[Saved]) -> Stored<bool>;
 
-    /// From now on the capacitor protects `area` and nothing that it was told before.
+    /// From now on they protect `area` and nothing that it was told before.
     fn begin_journal(&mut self, area: &SaveArea) -> Stored;
 }
 

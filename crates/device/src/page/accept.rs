@@ -424,15 +424,12 @@ impl PageFtl {
         stream: Option<StreamId>,
     ) {
         let member = stream.and_then(|stream| self.join_change(cx, stream, change.seq()));
-        if cx.is_protected() {
-            let saved = match &change {
-                Change::Trim(trim) => Saved::Trim(*trim),
-                Change::Share(share) => Saved::Share(share.clone()),
-            };
+        self.note_volatile_change(cx, change.clone(), owners);
+        let saved = cx.flash.media.is_stored().then(|| Saved::of(&change));
+        let is_in_nvram = self.log.add_change(change, member);
+        if let Some(saved) = saved.filter(|_| is_in_nvram || cx.is_protected()) {
             cx.flash.media.note_saved(saved);
         }
-        self.note_volatile_change(cx, change.clone(), owners);
-        self.log.add_change(change, member);
     }
 
     /// All of a command that changes the map is accepted.

@@ -165,7 +165,7 @@ impl Firmware for PageFtl {
     }
 
     fn saved(&self, cx: &Cx) -> Option<SaveArea> {
-        cx.is_protected().then(|| self.save(cx))
+        (cx.is_protected() || cx.has_nvram()).then(|| self.save(cx))
     }
 
     fn is_volatile(&self, cx: &Cx) -> bool {

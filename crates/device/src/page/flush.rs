@@ -8,6 +8,7 @@ use crate::flash::SaveArea;
 use crate::flash::trace::Traced;
 use crate::planted::PlantedBug;
 use flashweir_core::DeviceError;
+use flashweir_ftl::map_log::Writing;
 use flashweir_ftl::recovery::Change;
 
 impl PageFtl {
@@ -81,17 +82,29 @@ impl PageFtl {
         }
     }
 
-    /// Where the medium has a store: tells it that the capacitor protects the buffer as it is now.
+    /// Where the medium has a store: tells it what the capacitor or an NVRAM protects now.
     pub(super) fn begin_journal(&mut self, cx: &mut Cx) {
-        if cx.flash.media.is_stored() && cx.is_protected() {
+        if cx.flash.media.is_stored() && (cx.is_protected() || cx.has_nvram()) {
             let area = self.save(cx);
             cx.flash.media.begin_journal(&area);
         }
     }
 
     /// What the capacitor saves: every version that is not on the medium and still counts. If a deallocation superseded a version,
-    /// its record may be durable already, so the version is not saved.
+    /// its record may be durable already, so the version is not saved. Without a capacitor: what the NVRAM holds.
     pub(super) fn save(&self, cx: &Cx) -> SaveArea {
+        if !cx.is_protected() {
+            let mut area = SaveArea::default();
+            let forgotten = match self.log.writing {
+                Writing::Group { changes_upto, .. } if cx.has_planted(PlantedBug::NvramClearedEarly) => {
+                    changes_upto
+                }
+                _ => 0,
+            };
+            let held = self.log.in_nvram().filter(|change| change.seq() > forgotten);
+            held.for_each(|change| area.add_change(change));
+            return area;
+        }
         let all = cx.has_planted(PlantedBug::DeadVersionSaved);
         let live = self.buffer.iter().filter(|(_, slot)| all || slot.superseded == Superseded::No);
         let units = live.map(|(_, slot)| (slot.lpn, slot.seq, slot.payload.clone()));
@@ -99,8 +112,7 @@ impl PageFtl {
         for change in self.log.unlogged() {
             match change {
                 Change::Trim(_) if cx.has_planted(PlantedBug::SaveForgetsTrims) => {}
-                Change::Trim(trim) => area.trims.push(*trim),
-                Change::Share(share) => area.shares.push(share.clone()),
+                Change::Trim(_) | Change::Share(_) => area.add_change(change),
             }
         }
         area

@@ -84,7 +84,12 @@ impl PageFtl {
             buffer: Buffer::new(units, config.buffer.eviction),
             flushes: Vec::new(),
             collections: (0..planes).map(|_| Collection::default()).collect(),
-            log: MapLog::new(regions, geometry.pages_per_block, config.geometry.page_bytes.0),
+            log: MapLog::new(
+                regions,
+                geometry.pages_per_block,
+                config.geometry.page_bytes.0,
+                config.ftl.share.nvram_records as usize,
+            ),
             orders: Streams::new(policy, geometry.counted_members_max() as usize),
             background: false,
             high_water_units: (f64::from(units) * config.buffer.high_water) as u32,

@@ -14,7 +14,7 @@ use super::job::{Job, Op as NandOp};
 use super::map_cache::MapCache;
 use super::work::Due;
 use crate::flash::trace::{LogWork, Traced};
-use crate::flash::{Class, OpKind, Owner, Purpose, UnitImage};
+use crate::flash::{Class, OpKind, Owner, Purpose, Saved, UnitImage};
 use crate::geometry::PageAddr;
 use crate::planted::PlantedBug;
 use flashweir_ftl::map_log::{Writing, change_records};
@@ -35,7 +35,7 @@ impl PageFtl {
         if !matches!(self.log.writing, Writing::Nothing) {
             return;
         }
-        if self.log.last_change == self.log.durable_changes {
+        if self.log.last_change <= self.log.durable_changes() {
             // All records of deallocations are durable, so places that are still pinned are free.
             for pin in std::mem::take(&mut self.log.pins) {
                 self.unpin(cx, pin);
@@ -141,7 +141,9 @@ impl PageFtl {
             self.unpin(cx, pin);
         }
         self.forget_old_map_pages(cx, olds);
-        self.log.durable_changes = self.log.durable_changes.max(changes_upto);
+        for change in self.log.note_logged(changes_upto) {
+            cx.flash.media.note_saved(Saved::of(&change));
+        }
         self.records_durable(&epochs);
         self.log_advanced(cx);
         self.work.set(Due::Log);
@@ -149,7 +151,7 @@ impl PageFtl {
 
     /// Lets everything proceed that waited for the log.
     fn log_advanced(&mut self, cx: &mut Cx) {
-        let durable = self.log.durable_changes;
+        let durable = self.log.durable_changes();
         while let Some(at) = self.log.waiters.iter().position(|(_, seq)| *seq <= durable) {
             let (command, _) = self.log.waiters.swap_remove(at);
             cx.part_done(command);

@@ -274,8 +274,11 @@ impl<'a> Scan<'a> {
         }
         changes.end_share(believe_half);
         if let Some(save) = self.media.save_area() {
-            changes.list.extend(save.trims.iter().map(|trim| (Change::Trim(*trim), None)));
-            changes.list.extend(save.shares.iter().map(|share| (Change::Share(share.clone()), None)));
+            let trims = save.trims.iter().map(|trim| Change::Trim(*trim));
+            let saved = trims.chain(save.shares.iter().cloned().map(Change::Share));
+            // An interrupted recovery may have left a newer checkpoint, which has them, and what followed them.
+            let uncovered = saved.filter(|change| change.seq() > horizon);
+            changes.list.extend(uncovered.map(|change| (change, None)));
         }
         let mut fold = Fold::new(self.geometry.user_units, horizon);
         for (&(lpn, seq), &content) in &contents {

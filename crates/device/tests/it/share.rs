@@ -15,8 +15,8 @@ fn small(pages: u32) -> DeviceConfig {
     config.geometry.blocks_per_plane = 32;
     config.geometry.pages_per_block = 16;
     config.buffer.capacity = Bytes::mib(1);
-    config.ftl =
-        FtlConfig { over_provisioning: 0.4, share: ShareConfig { pages, batch: 64 }, ..FtlConfig::default() };
+    let share = ShareConfig { pages, batch: 64, ..ShareConfig::default() };
+    config.ftl = FtlConfig { over_provisioning: 0.4, share, ..FtlConfig::default() };
     config
 }
 
@@ -98,6 +98,37 @@ fn a_full_table_copies_and_counts() {
     host.check("with room again");
     assert_eq!(host.device.metrics().share_copies, 4);
     host.device.audit();
+}
+
+/// A SHARE of `n` units takes 1 + n records (share §4.4).
+#[test]
+fn an_nvram_holds_so_many_records_and_spills_to_the_flash() {
+    let mut config = small(64);
+    config.ftl.share.nvram_records = 8;
+    config.buffer.mode = BufferMode::WriteBack;
+    config.validate().unwrap();
+    let mut host = written(&config, 40);
+    let flush = |host: &mut Host| {
+        host.submit(Op::Flush, false);
+        host.wait(0);
+        host.device.metrics().log_pages
+    };
+    let before = flush(&mut host);
+    shares(&mut host, &[(100, 3, 3)], true);
+    shares(&mut host, &[(110, 100, 1), (115, 4, 2)], false);
+    assert_eq!(flush(&mut host), before, "the NVRAM has both, and is full");
+    shares(&mut host, &[(120, 9, 1)], false);
+    assert_eq!(flush(&mut host), before + 1, "one page of the log has all three");
+    shares(&mut host, &[(130, 10, 7)], false);
+    assert_eq!(flush(&mut host), before + 1, "the NVRAM is empty again");
+    shares(&mut host, &[(130, 20, 8)], false);
+    assert_eq!(flush(&mut host), before + 2, "no NVRAM of this size can hold it");
+    host.check("with an NVRAM");
+    host.device.audit();
+
+    config.ftl.share.pages = 0;
+    let error = config.validate().unwrap_err();
+    assert!(error.starts_with("ftl.share.nvram_records = 8: expected 0"), "{error}");
 }
 
 #[test]
