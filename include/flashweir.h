@@ -1,4 +1,4 @@
-/* What files of a mount of `weir mount` can do beyond POSIX: order without durability, and atomic files.
+/* What files of a mount of `weir mount` can do beyond POSIX: order without durability, atomic files, and the exchange of ranges.
  *
  * All functions return 0, or -1 with errno. ENOTTY: another file system. EIO: after a power cut.
  *
@@ -29,6 +29,22 @@ struct flashweir_set {
 	uint64_t ino[FLASHWEIR_SET_MAX];
 };
 
+/* Linux's struct xfs_exchange_range. */
+struct flashweir_exchange {
+	int32_t first_fd;
+	uint32_t pad;
+	uint64_t first_offset;
+	uint64_t second_offset;
+	uint64_t length;
+	uint64_t flags;
+};
+
+/* Flags: up to the ends of both files, which have to be as far away in both; and make it durable. */
+#define FLASHWEIR_EXCHANGE_TO_EOF 1
+#define FLASHWEIR_EXCHANGE_DSYNC 2
+
+/* Linux's XFS_IOC_EXCHANGE_RANGE. */
+#define FLASHWEIR_IOC_EXCHANGE _IOW('X', 129, struct flashweir_exchange)
 #define FLASHWEIR_IOC_FBARRIER _IO('W', 1)
 #define FLASHWEIR_IOC_FDATABARRIER _IO('W', 2)
 #define FLASHWEIR_IOC_ATOMIC _IO('W', 3)
@@ -106,6 +122,21 @@ static inline int fsyncv(const int *fds, unsigned int count)
 		set.ino[set.count++] = stat.st_ino;
 	}
 	return ioctl(fds[0], FLASHWEIR_IOC_SYNCV, &set);
+}
+
+/* Exchanges ranges of two files, or of one, wherever there are atomic files (ENOTTY elsewhere): after a power cut all of it has happened, or
+ * nothing. Without FLASHWEIR_EXCHANGE_DSYNC it is durable when both are synced. EINVAL: an offset is not a multiple of 4096, the length
+ * is not, and the ranges do not end where their files do, they overlap, or go beyond a file. EBADF: a file is not open for reading and
+ * writing. EBUSY: a file withholds what was written to it. EFBIG: more than half of what one SHARE, or a transaction of the journal, takes.
+ * EXDEV: they are on different mounts. EOPNOTSUPP: another flag, or a process of another PID namespace. */
+static inline int fexchange(int first_fd, uint64_t first_offset, int second_fd, uint64_t second_offset, uint64_t length,
+			    uint64_t flags)
+{
+	struct flashweir_exchange exchange = {first_fd, 0, first_offset, second_offset, length, flags};
+
+	if (flashweir_hand_on(first_fd) != 0 || flashweir_hand_on(second_fd) != 0)
+		return -1;
+	return ioctl(second_fd, FLASHWEIR_IOC_EXCHANGE, &exchange);
 }
 
 #endif

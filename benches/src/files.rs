@@ -57,6 +57,7 @@ fn writes(job: &str, kind: Kind) -> Result<Values, String> {
         ramp: Duration::ZERO,
         runtime: Some(Duration::from_secs(20)),
         is_direct: false,
+        journal_blocks: None,
     };
     let mut before = None;
     let result = files::run(&setup, &mut |fraction| {

@@ -31,7 +31,7 @@ use std::os::unix::fs::FileExt as _;
 pub const JUDGES: Judges = Judges { subject: "mount", all: &ALL };
 
 /// All of them, in the order of CI.
-const ALL: [Judge; 19] = [
+const ALL: [Judge; 20] = [
     ("programs", "cp, git, dd and sqlite3 work, the formats' checkers find nothing", programs),
     ("project", "a project is cloned, built and tested, before and after a power cut", project::judge),
     ("cuts", "what was synced is there after cuts, what was open is not", cuts),
@@ -52,6 +52,7 @@ const ALL: [Judge; 19] = [
     ("barriers", "the example in C: a page is never newer than its log", barriers),
     ("copies", "cp by SHARE: equal, also when the table is full, and apart afterwards", copies),
     ("atomic-files", "the example in C: two files change together or not at all", atomic_files),
+    ("exchanges", "the example in C: a file that changes as a whole, by an exchange of ranges", exchanges),
     ("batch-atomic", "SQLite without a rollback journal, where it can be, under power cuts", batch::judge),
     (
         "databases",
@@ -324,13 +325,21 @@ fn units_of(place: &Place, mount: &Mount<'_>) -> Result<u64, String> {
 }
 
 fn atomic_files(place: &Place) -> Finding {
+    whole_under_cuts(place, "transfer", "fatomic: Operation not supported")
+}
+
+fn exchanges(place: &Place) -> Finding {
+    whole_under_cuts(place, "exchange", "fexchange: Inappropriate ioctl for device")
+}
+
+/// Runs an example in C on two files while the power is cut, on every kind of mount that has sets. It goes by rounds, of which a cut leaves
+/// the last one wholly or not at all. Where there are none it fails with `refusal`.
+fn whole_under_cuts(place: &Place, name: &str, refusal: &str) -> Finding {
     const CUTS: u64 = 3;
     let source = |name: &str| root().join(name).display().to_string();
-    let (example, include) = (place.path("transfer"), format!("-I{}", source("include")));
-    program(
-        place,
-        &["cc", "-Wall", "-Wextra", "-Werror", "-o", &example, &source("examples/transfer.c"), &include],
-    )?;
+    let (example, include) = (place.path(name), format!("-I{}", source("include")));
+    let text = source(&format!("examples/{name}.c"));
+    program(place, &["cc", "-Wall", "-Wextra", "-Werror", "-o", &example, &text, &include])?;
     let mut rounds = 0;
     for (format, options) in [
         ("ext4", "--speed real --journal-mode journal"),
@@ -344,15 +353,15 @@ fn atomic_files(place: &Place) -> Finding {
         for cut in 0..CUTS {
             let (left, right) = (mount.path(&format!("left-{cut}")), mount.path(&format!("right-{cut}")));
             program(place, &[&example, &left, &right, "5"])?;
-            let mut transfers = Program::start(place, &[&example, &left, &right, "1000000000"])?;
+            let mut running = Program::start(place, &[&example, &left, &right, "1000000000"])?;
             // Other files are made durable meanwhile, and their commits release nothing of the two.
             for other in 0..20 + 10 * cut {
                 drop(synced(&mount, &format!("other-{other}"), &[1; 5000])?);
             }
             mount.cut(place.seed() + cut)?;
-            let status = transfers.wait(END)?;
-            if status.success() || !transfers.output().contains("Input/output error") {
-                return Err(format!("{options}: the example saw no cut: {}", transfers.output().trim()));
+            let status = running.wait(END)?;
+            if status.success() || !running.output().contains("Input/output error") {
+                return Err(format!("{options}: the example saw no cut: {}", running.output().trim()));
             }
             let said = program(place, &[&example, "--check", &left, &right])?;
             rounds += number_in(&said);
@@ -367,8 +376,8 @@ fn atomic_files(place: &Place) -> Finding {
     let mount = Mount::new(place, &image, "--speed max")?;
     let mut refused = Program::start(place, &[&example, &mount.path("left"), &mount.path("right"), "1"])?;
     let status = refused.wait(END)?;
-    if status.success() || !refused.output().contains("fatomic: Operation not supported") {
-        return Err(format!("f2fs: expected EOPNOTSUPP, found {}", refused.output().trim()));
+    if status.success() || !refused.output().contains(refusal) {
+        return Err(format!("f2fs: expected `{refusal}`, found {}", refused.output().trim()));
     }
     mount.unmount()?;
     Ok(format!("{} cuts, {rounds} rounds survived", CUTS * 5))

@@ -9,7 +9,7 @@ use crate::output::{check, print_or_write, stopped, width};
 use crate::pool::Pool;
 use crate::run::stem;
 use crate::values::whole;
-use crate::values::{cache, kind, time};
+use crate::values::{cache, journal_blocks, kind, time};
 use clap::{Args, ValueEnum};
 use flashweir_core::Duration;
 use flashweir_db::DataIo;
@@ -87,6 +87,9 @@ pub(crate) struct FilesArgs {
     /// fsync and fdatasync keep order and make nothing durable (fbarrier, fdatabarrier); needs --commit dual
     #[arg(long)]
     order_only: bool,
+    /// ext4: size of the journal, as in 512MiB [default: by the size of the volume, 4MiB to 1GiB]
+    #[arg(long, value_name = "SIZE", value_parser = journal_blocks)]
+    journal_size: Option<u32>,
     /// Open the files of filebench and of databases with O_DIRECT; fio has `direct` in its job files
     #[arg(long)]
     direct: bool,
@@ -336,6 +339,7 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
         workloads.push((name, work));
     }
     let mode = args.options.mode(args.format, args.order_only, &args.flush)?;
+    needs(args.journal_size.is_some(), "--journal-size", Kind::Ext4, args.format)?;
     // Results of F2FS that are older than its modes do not change.
     let has_block_layer = args.format != Kind::F2fs || args.options.commit.is_some();
     let block_layer = has_block_layer.then(HostConfig::default);
@@ -360,6 +364,7 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
                 ramp: args.ramp,
                 runtime: args.runtime,
                 is_direct: args.direct,
+                journal_blocks: args.journal_size,
             });
         }
     }

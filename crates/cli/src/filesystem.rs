@@ -6,7 +6,7 @@ use crate::json;
 use crate::options::ShapeArgs;
 use crate::output::{print, temporary};
 use crate::values::whole;
-use crate::values::{percent, uuid, volume_size};
+use crate::values::{journal_blocks, percent, uuid, volume_size};
 use clap::{Args, Subcommand};
 use flashweir_core::Bytes;
 use flashweir_fs::format::{Problem, Time};
@@ -107,8 +107,8 @@ pub(crate) struct Ext4Args {
     #[arg(long, short = 'm', value_name = "PERCENT", default_value_t = 5, value_parser = whole::<u32>(0, 50))]
     reserved: u32,
     /// Size of the journal, as in 64MiB [default: by size, 4MiB to 1GiB]
-    #[arg(long, short = 'J', value_name = "SIZE", value_parser = volume_size)]
-    journal_size: Option<Bytes>,
+    #[arg(long, short = 'J', value_name = "SIZE", value_parser = journal_blocks)]
+    journal_size: Option<u32>,
     /// Switch an optional part of the format, off with ^ before its name; may be given several times
     #[arg(long, short = 'O', value_name = "NAME")]
     feature: Vec<String>,
@@ -194,9 +194,7 @@ fn mkfs_ext4(args: &Ext4Args) -> Outcome {
         inode_ratio: args.inode_ratio,
         inodes: args.inodes,
         reserved_percent: args.reserved,
-        journal_blocks: args
-            .journal_size
-            .map(|size| u32::try_from(size.0 / BLOCK_BYTES as u64).unwrap_or(u32::MAX)),
+        journal_blocks: args.journal_size,
         before: ext4::Before::Zeros,
         root_owner: caller(),
         ..ext4::Options::new(volume.blocks())

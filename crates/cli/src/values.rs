@@ -71,6 +71,11 @@ pub(crate) fn window(text: &str) -> Result<(Instant, Instant), String> {
     if from < until { Ok((from, until)) } else { Err(format!("it ends before it begins; {}", expected())) }
 }
 
+/// Blocks of a journal whose size is given.
+pub(crate) fn journal_blocks(text: &str) -> Result<u32, String> {
+    volume_size(text).map(|size| u32::try_from(size.0 / BLOCK_BYTES as u64).unwrap_or(u32::MAX))
+}
+
 /// The size of a volume: whole blocks.
 pub(crate) fn volume_size(text: &str) -> Result<Bytes, String> {
     let size =

@@ -141,6 +141,7 @@ calls! {
     async fn write_at_once<'a>(ino: Ino, pages: &'a [DirtyPage], end: u64, now: Timestamp) -> Result<()>;
     async fn write_set<'a>(parts: &'a [SetPart]) -> Result<()>;
     async fn share_pages(from: (Ino, u64), to: (Ino, u64), count: u64) -> Result<u64>;
+    async fn exchange_pages(one: (Ino, u64), other: (Ino, u64), count: u64) -> Result<()>;
     async fn allocate(ino: Ino, range: (u64, u64), keep_size: bool, now: Timestamp) -> Result<()>;
     async fn pages_from(ino: Ino, first: u64) -> Result<PageRun>;
     async fn punch_pages(ino: Ino, first: u64, count: u64, now: Timestamp) -> Result<()>;

@@ -197,6 +197,12 @@ pub(crate) trait Engine: 'static {
         to: (NumberOf<Self>, u64),
         count: u64,
     ) -> Result<u64>;
+    async fn exchange_pages(
+        &self,
+        one: (NumberOf<Self>, u64),
+        other: (NumberOf<Self>, u64),
+        count: u64,
+    ) -> Result<()>;
     fn shares_pages(&self) -> bool;
     async fn allocate(
         &self,
@@ -501,6 +507,11 @@ impl<E: Engine> Fs for E {
     async fn share_pages(&self, from: (Ino, u64), to: (Ino, u64), count: u64) -> Result<u64> {
         let (from, to) = ((number::<E>(from.0)?, from.1), (number::<E>(to.0)?, to.1));
         Engine::share_pages(self, from, to, count).await
+    }
+
+    async fn exchange_pages(&self, one: (Ino, u64), other: (Ino, u64), count: u64) -> Result<()> {
+        let (one, other) = ((number::<E>(one.0)?, one.1), (number::<E>(other.0)?, other.1));
+        Engine::exchange_pages(self, one, other, count).await
     }
 
     fn shares_pages(&self) -> bool {

@@ -1,6 +1,7 @@
-//! Sets of pages by SHARE (share §7.9): pages of several files change together on a file system that does not journal data.
+//! Sets of pages by SHARE (share §7.9): pages of several files change together on a file system that does not journal data. Likewise the
+//! exchange of two ranges (share §10.5).
 //!
-//! Place in the data flow: [`Fs::write_set`] of a format whose disk has SHARE comes here.
+//! Place in the data flow: [`Fs::write_set`] and [`Fs::exchange_pages`] of a format whose disk has SHARE come here.
 //!
 //! ```text
 //!  1. pages without a block of their own get one, with what they show now; a file that grows gets its length; fsync
@@ -29,6 +30,11 @@ const PAGE: u64 = BLOCK_BYTES as u64;
 /// How often the pages of a set are given homes before the caller is told to try again: cleaning may move them each time.
 const TRIES: u32 = 64;
 
+/// A page: its file, and its number there.
+pub(crate) type Page<E> = (Number<E>, u64);
+/// A page, and the one whose content it takes over.
+pub(crate) type PagePair<E> = (Page<E>, Page<E>);
+
 /// The file without a name, and who uses it. It is made for the first set and goes at unmount, or by recovery.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
@@ -47,9 +53,9 @@ pub(crate) trait Homes: Engine {
     async fn has_home(&self, ino: Number<Self>, index: u64) -> Result<bool>;
     /// Whether the durable metadata lead to the blocks of a file's pages.
     async fn is_settled(&self, ino: Number<Self>) -> Result<bool>;
-    /// Gives the contents of the first pages of `scratch` to the blocks of these pages, all at once. Returns false, and nothing has
-    /// changed, if a page has no block now that may be overwritten, or a file is not settled.
-    async fn share_over(&self, scratch: Number<Self>, homes: &[(Number<Self>, u64)]) -> Result<bool>;
+    /// Gives the blocks of the first page of each pair the contents of the second one, all at once. Returns false, and nothing has
+    /// changed, if one of the former has no block now that may be overwritten, or its file is not settled.
+    async fn share_over(&self, pairs: &[PagePair<Self>]) -> Result<bool>;
 }
 
 impl Scratch {
@@ -120,9 +126,10 @@ async fn write_pages<E: Homes>(fs: &E, parts: &[SetPart], undo: &mut Undo<E>) ->
         .map(|(index, page)| DirtyPage { index, payload: page.payload.clone() })
         .collect();
     let count = contents.len() as u64;
+    let files: Vec<Number<E>> = parts.iter().map(|part| E::State::number(part.ino)).collect::<Result<_>>()?;
     if count == 0 {
         grow(fs, parts, undo).await?;
-        settle(fs, parts, &[]).await?;
+        settle(fs, &files, &[]).await?;
         return note(fs, parts);
     }
     let mut homes = Vec::new();
@@ -133,19 +140,67 @@ async fn write_pages<E: Homes>(fs: &E, parts: &[SetPart], undo: &mut Undo<E>) ->
     let now = parts.iter().filter_map(|part| part.changed).max().unwrap_or_default();
     let scratch = fs.scratch().number(fs, now).await?;
     Engine::reserve(fs, scratch, (0, count * PAGE)).await?;
-    let mut homeless = find_homeless(fs, &homes).await?;
+    let homeless = reserve_homes(fs, &homes, undo).await?;
+    Engine::write_pages(fs, scratch, &contents, WriteCause::Direct).await?;
+    Engine::wrote(fs, scratch, count * PAGE, now);
+    grow(fs, parts, undo).await?;
+    let sources = (0..count).map(|index| (scratch, index));
+    let pairs: Vec<PagePair<E>> = homes.into_iter().zip(sources).collect();
+    share(fs, &files, &pairs, homeless).await?;
+    note(fs, parts)
+}
+
+/// Exchanges pages of two files, or of two ranges of one: a power cut leaves all exchanged, or none. No data are written but zeros where a
+/// page is a hole. Completes when the device has answered.
+pub(crate) async fn exchange<E: Homes>(
+    fs: &E,
+    (one, first): Page<E>,
+    (other, second): Page<E>,
+    count: u64,
+) -> Result<()> {
+    if 2 * count > fs.share_max() {
+        return Err(Errno::EFBIG);
+    }
+    let _alone = fs.scratch().lock.alone().await;
+    let there = (0..count).map(|at| ((one, first + at), (other, second + at)));
+    let back = there.clone().map(|(page, source)| (source, page));
+    let pairs: Vec<PagePair<E>> = there.chain(back).collect();
+    let homes: Vec<Page<E>> = pairs.iter().map(|(home, _)| *home).collect();
+    let mut undo = Undo { lengths: Vec::new(), rooms: Vec::new() };
+    let exchanged = async {
+        let homeless = reserve_homes(fs, &homes, &mut undo).await?;
+        share(fs, &[one, other], &pairs, homeless).await
+    };
+    let exchanged = exchanged.await;
+    if exchanged.is_err() {
+        undo.run(fs).await;
+    }
+    exchanged
+}
+
+/// Reserves room for those of the pages that have no block that may be overwritten, and returns them.
+async fn reserve_homes<E: Homes>(fs: &E, homes: &[Page<E>], undo: &mut Undo<E>) -> Result<Vec<Page<E>>> {
+    let homeless = find_homeless(fs, homes).await?;
     for &(ino, index) in &homeless {
         if Engine::reserve(fs, ino, (index * PAGE, (index + 1) * PAGE)).await? {
             undo.rooms.push((ino, index));
         }
     }
-    Engine::write_pages(fs, scratch, &contents, WriteCause::Direct).await?;
-    Engine::wrote(fs, scratch, count * PAGE, now);
-    grow(fs, parts, undo).await?;
+    Ok(homeless)
+}
+
+/// Gives pages the contents of others by one SHARE, once the durable metadata of `files` lead to their blocks.
+async fn share<E: Homes>(
+    fs: &E,
+    files: &[Number<E>],
+    pairs: &[PagePair<E>],
+    mut homeless: Vec<Page<E>>,
+) -> Result<()> {
+    let homes: Vec<Page<E>> = pairs.iter().map(|(home, _)| *home).collect();
     for _ in 0..TRIES {
-        settle(fs, parts, &homeless).await?;
-        if fs.share_over(scratch, &homes).await? {
-            return note(fs, parts);
+        settle(fs, files, &homeless).await?;
+        if fs.share_over(pairs).await? {
+            return Ok(());
         }
         // Cleaning has moved a page since.
         homeless = find_homeless(fs, &homes).await?;
@@ -164,7 +219,7 @@ fn note<E: Engine>(fs: &E, parts: &[SetPart]) -> Result<()> {
 }
 
 /// Pages without a block that may be overwritten.
-async fn find_homeless<E: Homes>(fs: &E, homes: &[(Number<E>, u64)]) -> Result<Vec<(Number<E>, u64)>> {
+async fn find_homeless<E: Homes>(fs: &E, homes: &[Page<E>]) -> Result<Vec<Page<E>>> {
     let mut without = Vec::new();
     for &(ino, index) in homes {
         if !fs.has_home(ino, index).await? {
@@ -204,13 +259,12 @@ async fn read_page<E: Engine>(fs: &E, ino: Number<E>, index: u64) -> Result<Payl
 }
 
 /// Writes what pages without a block show now, and makes durable how the blocks of a set are found, and the lengths.
-async fn settle<E: Homes>(fs: &E, parts: &[SetPart], homeless: &[(Number<E>, u64)]) -> Result<()> {
+async fn settle<E: Homes>(fs: &E, files: &[Number<E>], homeless: &[Page<E>]) -> Result<()> {
     for &(ino, index) in homeless {
         let payload = read_page(fs, ino, index).await?;
         Engine::write_pages(fs, ino, &[DirtyPage { index, payload }], WriteCause::Sync).await?;
     }
-    for part in parts {
-        let ino = E::State::number(part.ino)?;
+    for &ino in files {
         if !fs.is_settled(ino).await? {
             Engine::fsync(fs, ino, SyncKind::Data).await?;
         }

@@ -60,6 +60,8 @@ pub struct Setup {
     pub runtime: Option<Duration>,
     /// Whether filebench opens all files with direct I/O, past the page cache.
     pub is_direct: bool,
+    /// Blocks of ext4's journal, if not as many as mke2fs would give it.
+    pub journal_blocks: Option<u32>,
 }
 
 /// A workload on files.
@@ -318,7 +320,7 @@ enum Ready {
 
 /// Makes and mounts the volume, and creates the files of all workloads.
 async fn prepare(setup: Setup, port: Port, handle: Handle) -> Result<(Vfs<AnyFs>, Vec<Ready>), FilesError> {
-    let fs = make(port, setup.flush, &setup.mode).await?;
+    let fs = make(port, setup.flush, &setup.mode, setup.journal_blocks).await?;
     let vfs = Vfs::mount(fs, handle.clone(), setup.mount).map_err(FilesError::Mount)?;
     let process = vfs.process(Creds::ROOT);
     let oltp_run = |name: &str, run: RunOptions| RunOptions {
@@ -463,6 +465,7 @@ mod tests {
             ramp: Duration::from_millis(100),
             runtime: Some(Duration::from_millis(300)),
             is_direct: false,
+            journal_blocks: None,
         }
     }
 

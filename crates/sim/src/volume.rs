@@ -43,13 +43,19 @@ pub async fn mount_on(disk: Rc<dyn BlockPort>, flush: FlushMode, mode: &Mode) ->
     mounted.map_err(|error| VolumeError { format: mode.kind.title(), error })
 }
 
-/// Makes a volume on an empty device and mounts it.
+/// Makes a volume on an empty device and mounts it. `journal_blocks` is the size of ext4's journal; without it mke2fs's rule decides.
 ///
 /// # Errors
 /// The error of the file system.
-pub async fn make(port: Port, flush: FlushMode, mode: &Mode) -> Result<AnyFs, VolumeError> {
+pub async fn make(
+    port: Port,
+    flush: FlushMode,
+    mode: &Mode,
+    journal_blocks: Option<u32>,
+) -> Result<AnyFs, VolumeError> {
     let mut new = NewVolume::new(port.capacity_blocks());
     new.ext4.before = Before::Zeros;
+    new.ext4.journal_blocks = journal_blocks;
     let made = mode.kind.mkfs(&port, &new).await;
     made.map_err(|error| VolumeError { format: mode.kind.title(), error })?;
     mount_on(Rc::new(port), flush, mode).await

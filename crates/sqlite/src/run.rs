@@ -208,7 +208,7 @@ struct Done {
 }
 
 async fn task(setup: Setup, port: Port, handle: Handle) -> Result<Done, RunError> {
-    let fs = make(port.clone(), setup.flush, &setup.mode).await.map_err(FilesError::Volume)?;
+    let fs = make(port.clone(), setup.flush, &setup.mode, None).await.map_err(FilesError::Volume)?;
     let epoch_seconds = setup.mount.epoch_seconds;
     let vfs = Vfs::mount(fs, handle.clone(), setup.mount).map_err(FilesError::Mount)?;
     let (plan, options, seed) = (setup.plan, setup.workload, setup.seed);

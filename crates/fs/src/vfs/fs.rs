@@ -212,6 +212,14 @@ pub trait Fs: 'static {
         Err(Errno::EOPNOTSUPP)
     }
 
+    /// Exchanges the contents of `count` pages of two files, or of two ranges of one (share §10.5): a power cut shows all of them
+    /// exchanged, or none. Both files are locked, and their pages of the ranges were written and are not in memory. Completes as
+    /// [`Fs::write_pages`] does. `EFBIG` if they are more than the disk can exchange at once, `ENOSPC`; then nothing has changed. The vfs
+    /// asks only where [`Fs::shares_pages`].
+    async fn exchange_pages(&self, _one: (Ino, u64), _other: (Ino, u64), _count: u64) -> Result<()> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
     /// Whether the disk has SHARE, and a page of a file may take over another one.
     fn shares_pages(&self) -> bool {
         false

@@ -18,6 +18,7 @@ mod config;
 mod copy;
 mod cost;
 mod direct;
+mod exchange;
 mod file;
 mod fs;
 mod inode;

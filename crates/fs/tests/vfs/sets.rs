@@ -350,3 +350,141 @@ fn a_set_of_several_files_takes_one_flush() {
         assert!(matches!(&by_share[..], [Request::Write(_), Request::Share(_), Request::Flush]));
     }
 }
+
+const PAGE: u64 = 4096;
+
+/// Two ranges of pages of the first two files, or of one of them, that may be exchanged: for each a file and its first page; their number.
+fn ranges(random: &mut RandomStream, pages: [u64; 2]) -> ([(usize, u64); 2], u64) {
+    loop {
+        let count = 1 + random.below(6);
+        let [one, other] = [random.below(2) as usize, random.below(2) as usize];
+        let place = |random: &mut RandomStream, file: usize| {
+            random.below((pages[file] + 1).saturating_sub(count).max(1))
+        };
+        let (at, other_at) = (place(random, one), place(random, other));
+        let fits = at + count <= pages[one] && other_at + count <= pages[other];
+        if fits && (one != other || at + count <= other_at || other_at + count <= at) {
+            return ([(one, at), (other, other_at)], count);
+        }
+    }
+}
+
+fn exchange_bytes(contents: &mut [Vec<u8>], [(one, at), (other, other_at)]: [(usize, u64); 2], count: u64) {
+    for byte in 0..(count * PAGE) as usize {
+        let (here, there) = ((at * PAGE) as usize + byte, (other_at * PAGE) as usize + byte);
+        let kept = contents[one][here];
+        contents[one][here] = contents[other][there];
+        contents[other][there] = kept;
+    }
+}
+
+/// Exchanges beside writes, holes and syncs are as on byte strings; after each request of them a cut leaves ranges that are exchanged, or
+/// not.
+fn exchanges_are_whole<T: Format>(format: &T, rounds: u64, shares_least: usize) {
+    let blocks = 64 << 8;
+    let disk = Disk::new(T::made(blocks));
+    let mut bed = disk.bed(format.mounted(Rc::clone(&disk) as _), false);
+    let (vfs, log) = (bed.vfs.clone(), Rc::clone(&disk));
+    let states: Vec<(usize, Vec<Vec<u8>>)> = bed.run(async move {
+        let mut files = Vec::new();
+        let mut model = vec![vec![0; 20 << 12], vec![0; 9 << 12], Vec::new()];
+        for (name, bytes) in NAMES.iter().zip(&model) {
+            let file = plain(&vfs, name).await;
+            // Every page is a hole at first.
+            file.truncate(bytes.len() as u64).await.unwrap();
+            files.push(file);
+        }
+        vfs.sync_all().await.unwrap();
+        let mut states = vec![(log.requests.borrow().len(), model.clone())];
+        let mut random = RandomStream::new(5, "exchanges");
+        for round in 0..rounds {
+            let file = random.below(2) as usize;
+            let at = random.below(model[file].len() as u64 - 5000);
+            if random.chance(0.6) {
+                // Before it is synced: a write is not whole under a cut.
+                let bytes: Vec<u8> = (0..4500).map(|byte| (byte + round) as u8 | 1).collect();
+                put(&files[file], at / PAGE * PAGE, &bytes[..4096]).await;
+                model[file][(at / PAGE * PAGE) as usize..][..4096].copy_from_slice(&bytes[..4096]);
+                vfs.sync_all().await.unwrap();
+                states.push((log.requests.borrow().len(), model.clone()));
+            }
+            let ([one, other], count) = ranges(&mut random, [20, 9]);
+            let places = [one, other].map(|(file, page)| (&files[file], page * PAGE));
+            vfs.exchange(places[0], places[1], count * PAGE).await.unwrap();
+            exchange_bytes(&mut model, [one, other], count);
+            for (file, bytes) in files.iter().zip(&model) {
+                assert!(contents(file).await == *bytes, "round {round}");
+            }
+            vfs.sync_all().await.unwrap();
+            states.push((log.requests.borrow().len(), model.clone()));
+        }
+        std::mem::forget(files);
+        states
+    });
+    let requests = disk.requests.take();
+    let shares = requests.iter().filter(|request| matches!(request, Request::Share(_))).count();
+    assert!(shares >= shares_least, "{shares}");
+    let image = T::made(blocks);
+    for (at, request) in requests.iter().enumerate() {
+        block_on(image.submit(request.clone()).completed()).unwrap();
+        if at < states[0].0 {
+            continue;
+        }
+        let found = shown(format, copy(&image));
+        let before = states.iter().rposition(|(end, _)| *end <= at + 1).unwrap();
+        let newer = states.get(before + 1).map_or(&states[before].1, |(_, newer)| newer);
+        assert!(found == states[before].1 || found == *newer, "after request {at}: {request:?}");
+    }
+    assert_eq!(T::problems(image as _), Vec::<String>::new());
+}
+
+#[test]
+fn a_cut_leaves_ranges_exchanged_or_not() {
+    exchanges_are_whole(&Journalled::default(), 25, 0);
+    exchanges_are_whole(&Soj, 25, 25);
+    exchanges_are_whole(&Ssc(CommitMode::Legacy), 25, 25);
+    exchanges_are_whole(&Ssc(CommitMode::DualMode), 25, 25);
+}
+
+#[test]
+fn what_cannot_be_exchanged_is_refused() {
+    let disk = Disk::new(Soj::made(64 << 8));
+    let mut bed = disk.bed(Soj.mounted(Rc::clone(&disk) as _), false);
+    let vfs = bed.vfs.clone();
+    bed.run(async move {
+        let (a, b) = (plain(&vfs, "/a").await, plain(&vfs, "/b").await);
+        put(&a, 0, &[1; 10_000]).await;
+        put(&b, 0, &[2; 18_192]).await;
+        for (at, b_at, len, expected) in [
+            (1, 0, 4096, Errno::EINVAL),
+            (0, 512, 4096, Errno::EINVAL),
+            (0, 0, 5000, Errno::EINVAL),
+            (0, 0, 12_288, Errno::EINVAL),
+            (4096, u64::MAX - 4095, 4096, Errno::EINVAL),
+        ] {
+            assert_eq!(vfs.exchange((&a, at), (&b, b_at), len).await, Err(expected), "{at} {b_at} {len}");
+        }
+        assert_eq!(vfs.exchange((&b, 0), (&b, 4096), 8192).await, Err(Errno::EINVAL), "they overlap");
+        let reader = vfs.process(Creds::ROOT).open("/a", OpenFlags::READ, 0).await.unwrap();
+        assert_eq!(vfs.exchange((&reader, 0), (&b, 0), 4096).await, Err(Errno::EBADF));
+        assert_eq!(vfs.exchange((&b, 0), (&reader, 0), 4096).await, Err(Errno::EBADF));
+        // Up to the ends of both files, which are in the middle of a page.
+        vfs.exchange((&a, 0), (&b, 8192), 10_000).await.unwrap();
+        assert!(contents(&a).await == [2; 10_000]);
+        assert!(contents(&b).await == [vec![2; 8192], vec![1; 10_000]].concat());
+        assert_eq!(vfs.exchange((&a, 0), (&b, 0), 0).await, Ok(()));
+        let atomic = open(&vfs, "/a").await;
+        put(&atomic, 0, &[3; 10]).await;
+        assert_eq!(vfs.exchange((&a, 0), (&b, 0), 4096).await, Err(Errno::EBUSY));
+        vfs.syncv(&[&atomic], SyncKind::All).await.unwrap();
+        let (long, other) = (plain(&vfs, "/long").await, plain(&vfs, "/other").await);
+        for file in [&long, &other] {
+            file.truncate(64 << 20).await.unwrap();
+        }
+        assert_eq!(vfs.exchange((&long, 0), (&other, 0), 64 << 20).await, Err(Errno::EFBIG));
+        for file in [a, b, reader, atomic, long, other] {
+            file.close().await.unwrap();
+        }
+        vfs.unmount().await.unwrap();
+    });
+}

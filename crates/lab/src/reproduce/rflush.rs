@@ -233,6 +233,7 @@ fn setup(variant: usize, buffer: u64, seed: u64, scale: Scale, workloads: Vec<(S
         ramp: Duration::from_millis(ramp_ms),
         runtime: Some(Duration::from_millis(run_ms)),
         is_direct: true,
+        journal_blocks: None,
     }
 }
 

@@ -4,12 +4,11 @@ mod databases;
 mod devices;
 
 use super::study::{Scale, Study, measure, on_server, per_s};
-use crate::files::{FilesResult, Work};
+use crate::files::Work;
 use devices::device;
 use flashweir_core::Duration;
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceConfig, DeviceOptions};
-use flashweir_fs::Mode;
 use flashweir_fs::ext4::{CheckpointBy, Ext4Options, Journaling};
 use flashweir_fs::f2fs::{self, CleanBy, F2fs, F2fsOptions};
 use flashweir_fs::port::{BlockPort, Image, block_on};
@@ -24,7 +23,9 @@ pub(super) const STUDIES: &[Study] = &[
     Study {
         name: "files-at-random",
         what: "the study `files` with fio's `file_service_type=random`: each write and each sync goes to a file at random",
-        measure: |variant, x, seed, scale| fio("random", variant, x, seed, scale),
+        measure: |variant, x, seed, scale| {
+            run(fio("random", x, scale), (device(), None), variant, seed, scale)
+        },
         ..FILES
     },
     Study {
@@ -36,6 +37,37 @@ pub(super) const STUDIES: &[Study] = &[
         variants: MODES,
         points: |_| vec![16.0, 100.0],
         measure: mails,
+    },
+    Study {
+        name: "journals",
+        what: "the study `files` with journalled data and journals of other sizes (share §8.1), on a device whose table has room for all that \
+               they hold",
+        variants: &["DJ, 128 MiB", "SDJ, 128 MiB", "DJ, 512 MiB", "SDJ, 512 MiB", "DJ, 1 GiB", "SDJ, 1 GiB"],
+        measure: |variant, x, seed, scale| {
+            let mut device = device();
+            device.ftl.share.pages = 1 << 20;
+            let blocks = [1 << 15, 1 << 17, 1 << 18][variant / 2];
+            run(fio("roundrobin", x, scale), (device, Some(blocks)), 2 + variant % 2, seed, scale)
+        },
+        ..FILES
+    },
+    Study {
+        name: "nvram",
+        what: "the study `files` with checkpoints by SHARE, whose records are durable in a page of the map log, in an NVRAM beside the flash, \
+               or in one that is small (share §4.4)",
+        variants: &[
+            "SOJ, flash",
+            "SOJ, 65,536 records",
+            "SDJ, flash",
+            "SDJ, 65,536 records",
+            "SDJ, 512 records",
+        ],
+        measure: |variant, x, seed, scale| {
+            let mut device = device();
+            device.ftl.share.nvram_records = [0, 65_536, 0, 65_536, 512][variant];
+            run(fio("roundrobin", x, scale), (device, None), [1, 1, 3, 3, 3][variant], seed, scale)
+        },
+        ..FILES
     },
     SEGMENTS,
     databases::SYSBENCH,
@@ -72,10 +104,15 @@ const FILES: Study = Study {
         Scale::Quick => vec![8.0, 32.0, 128.0],
         Scale::Full => vec![1.0, 8.0, 16.0, 32.0, 64.0, 128.0],
     },
-    measure: |variant, x, seed, scale| fio("roundrobin", variant, x, seed, scale),
+    measure: |variant, x, seed, scale| {
+        run(fio("roundrobin", x, scale), (device(), None), variant, seed, scale)
+    },
 };
 
-fn fio(service: &str, variant: usize, x: f64, seed: u64, scale: Scale) -> Vec<f64> {
+/// A workload, its name, and the kinds of its calls that count, all if none is named.
+type Counted = ((&'static str, Work), &'static [&'static str]);
+
+fn fio(service: &str, x: f64, scale: Scale) -> Counted {
     let files = match scale {
         Scale::Quick => 1_000,
         Scale::Full => 10_000,
@@ -85,7 +122,7 @@ fn fio(service: &str, variant: usize, x: f64, seed: u64, scale: Scale) -> Vec<f6
          file_service_type={service}\ntime_based\nruntime=1\n"
     );
     let jobs = parse_job_file_on_files("figure-2a.fio", &text).unwrap_or_else(|error| panic!("{error}")).jobs;
-    run(("files", Work::Fio(jobs)), &["write"], variant, seed, scale)
+    (("files", Work::Fio(jobs)), &["write"])
 }
 
 fn mails(variant: usize, x: f64, seed: u64, scale: Scale) -> Vec<f64> {
@@ -96,13 +133,8 @@ fn mails(variant: usize, x: f64, seed: u64, scale: Scale) -> Vec<f64> {
     let text = personality("varmail").expect("it comes with the program");
     let threads = x.to_string();
     let model = parse_model("varmail.f", text, &[("nfiles", files), ("nthreads", &threads)]);
-    run(
-        ("mails", Work::Filebench(model.unwrap_or_else(|error| panic!("{error}")))),
-        &[],
-        variant,
-        seed,
-        scale,
-    )
+    let work = ("mails", Work::Filebench(model.unwrap_or_else(|error| panic!("{error}"))));
+    run((work, &[]), (device(), None), variant, seed, scale)
 }
 
 /// The study of figure 3.
@@ -146,7 +178,8 @@ fn segments(variant: usize, x: f64, seed: u64, scale: Scale) -> Vec<f64> {
         Scale::Quick => (Duration::from_secs(6), Duration::from_secs(4)),
         Scale::Full => (Duration::from_secs(20), Duration::from_secs(40)),
     };
-    let (result, per_s) = measured(device, mode, ("segments", Work::Fio(jobs)), &["write"], seed, times);
+    let result = measure(&on_server(device, mode, 4 << 30, ("segments", Work::Fio(jobs)), seed, times));
+    let per_s = per_s(&result, &["write"]);
     let count = |name: &str| result.metrics[name] as f64;
     let done = per_s * result.measured_ns as f64 / 1e9;
     let programmed = count("device.user_units_programmed") + count("device.gc_units_moved");
@@ -171,13 +204,20 @@ fn pages_of_f2fs(device: &DeviceConfig) -> u64 {
     })
 }
 
-fn run(work: (&str, Work), ops: &[&str], variant: usize, seed: u64, scale: Scale) -> Vec<f64> {
+/// Runs a workload in one of [`MODES`], on a device with a journal of so many blocks, or as many as mke2fs chooses.
+fn run(
+    (work, ops): Counted,
+    (device, journal_blocks): (DeviceConfig, Option<u32>),
+    mode: usize,
+    seed: u64,
+    scale: Scale,
+) -> Vec<f64> {
     let (journaling, checkpoint_by) = [
         (Journaling::Ordered, CheckpointBy::Write),
         (Journaling::Ordered, CheckpointBy::Share),
         (Journaling::Journal, CheckpointBy::Write),
         (Journaling::Journal, CheckpointBy::Share),
-    ][variant];
+    ][mode];
     let options = Ext4Options {
         journaling,
         checkpoint_by,
@@ -188,7 +228,10 @@ fn run(work: (&str, Work), ops: &[&str], variant: usize, seed: u64, scale: Scale
         Scale::Quick => (Duration::from_millis(1_500), Duration::from_millis(2_500)),
         Scale::Full => (Duration::from_secs(5), Duration::from_secs(15)),
     };
-    let (result, per_s) = measured(device(), options.into(), work, ops, seed, times);
+    let mut setup = on_server(device, options.into(), 4 << 30, work, seed, times);
+    setup.journal_blocks = journal_blocks;
+    let result = measure(&setup);
+    let per_s = per_s(&result, ops);
     let seconds = result.measured_ns as f64 / 1e9;
     let count = |name: &str| result.metrics[name] as f64;
     let done = per_s * seconds;
@@ -203,27 +246,14 @@ fn run(work: (&str, Work), ops: &[&str], variant: usize, seed: u64, scale: Scale
     ]
 }
 
-/// Runs a workload; returns all counters, and its calls of the kinds `ops` in each second.
-fn measured(
-    device: DeviceConfig,
-    mode: Mode,
-    work: (&str, Work),
-    ops: &[&str],
-    seed: u64,
-    times: (Duration, Duration),
-) -> (FilesResult, f64) {
-    let result = measure(&on_server(device, mode, 4 << 30, work, seed, times));
-    let per_s = per_s(&result, ops);
-    (result, per_s)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn checkpoints_that_share_write_no_block_home() {
-        let [dj, sdj] = [2, 3].map(|variant| fio("roundrobin", variant, 32.0, 1, Scale::Quick));
+        let [dj, sdj] = [2, 3]
+            .map(|mode| run(fio("roundrobin", 32.0, Scale::Quick), (device(), None), mode, 1, Scale::Quick));
         let [written, home, shared] = [1, 2, 3];
         assert!(dj[home] > 1.0 && dj[shared] == 0.0, "{dj:?}");
         assert!(sdj[home] == 0.0 && sdj[shared] > 1.0, "{sdj:?}");

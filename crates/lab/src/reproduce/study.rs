@@ -133,6 +133,7 @@ pub(super) fn on_server(
         ramp,
         runtime: Some(time),
         is_direct: false,
+        journal_blocks: None,
     }
 }
 

@@ -6,6 +6,7 @@
 //! Everything that has begun is finished, in the device's time. If the thread that waits is killed meanwhile, it leaves without its
 //! answer, and what it would have got (a name in the kernel's cache, an open file) is released here.
 
+use super::exchange::{Exchange, IOCTL_EXCHANGE};
 use super::kernel::{
     Attributes, Entry, Features, Handler, Listing, NodeId, Notifier, Op, OpenFlags, Reply, Request,
     SetAttributes, Stale, Statistics, Wanted, When,
@@ -22,6 +23,7 @@ use flashweir_fs::vfs::{
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use std::future::Future;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -88,6 +90,8 @@ pub(super) struct Front<F: Fs> {
     pub(super) teller: Teller,
     /// Whether the kernel keeps written data until a sync, or until they are old.
     pub(super) writes_back: bool,
+    /// Where it is mounted.
+    pub(super) directory: PathBuf,
 }
 
 fn errno(errno: vfs::Errno) -> Errno {
@@ -159,7 +163,11 @@ fn has(flags: u32, flag: OFlags) -> bool {
 }
 
 fn how(flags: u32) -> How {
-    How { writes: has(flags, OFlags::WRONLY) || has(flags, OFlags::RDWR), direct: has(flags, OFlags::DIRECT) }
+    How {
+        reads: !has(flags, OFlags::WRONLY),
+        writes: has(flags, OFlags::WRONLY) || has(flags, OFlags::RDWR),
+        direct: has(flags, OFlags::DIRECT),
+    }
 }
 
 fn entry_of<F: Fs>(table: &Table<F>, attr: &Attr) -> Entry {
@@ -389,7 +397,7 @@ impl<F: Fs> Front<F> {
         };
         let (queue, later) = (self.later.clone(), self.later.clone());
         let (notifier, teller, writes_back) = (self.notifier.clone(), self.teller.clone(), self.writes_back);
-        let front = Self { queue, later, notifier, teller, writes_back };
+        let front = Self { queue, later, notifier, teller, writes_back, directory: self.directory.clone() };
         std::thread::spawn(move || {
             // What it does not know any more it does not keep.
             let _ = front.notifier.forget_pages(node);
@@ -466,7 +474,7 @@ impl<F: Fs> Front<F> {
 
     fn open_directory(&self, node: NodeId, reply: Reply) {
         self.submit(reply, move |table, reply| async move {
-            let opened = table.open(node, How { writes: false, direct: false }).await;
+            let opened = table.open(node, How { reads: true, writes: false, direct: false }).await;
             reply_opened(&table, reply, opened, OpenFlags::default()).await;
         });
     }
@@ -638,6 +646,37 @@ impl<F: Fs> Front<F> {
         });
     }
 
+    /// The kernel has pages of both files that are not theirs any more. Of what it keeps itself it hands on both files' before.
+    fn exchange(&self, (uid, thread): (u32, u32), (node, handle): (NodeId, u64), data: &[u8], reply: Reply) {
+        let wanted = match Exchange::read(data) {
+            Ok(wanted) => wanted,
+            Err(error) => return reply.error(error),
+        };
+        let other = match wanted.first_file(thread, &self.directory) {
+            Ok(other) => other,
+            Err(error) => return reply.error(error),
+        };
+        let tell_both = move |teller: Teller, then: Box<dyn FnOnce() + Send>| {
+            let next = teller.clone();
+            teller.tell(node, Stale::Pages, move || next.tell(other, Stale::Pages, then));
+        };
+        let teller = self.teller.clone();
+        let job = Self::job(reply, move |table, reply| async move {
+            let result = table.exchange(handle, other, &wanted, uid != 0).await;
+            match table.vouch(result) {
+                Ok(()) => tell_both(teller, Box::new(move || reply.ioctl(0))),
+                Err(error) => reply.error(errno(error)),
+            }
+        });
+        let later = self.later.clone();
+        match self.writes_back {
+            true => {
+                tell_both(self.teller.clone(), Box::new(move || later.send(Message::Job(Turn::Own, job))))
+            }
+            false => self.queue.send(Message::Job(Turn::Own, job)),
+        }
+    }
+
     fn ioctl(&self, node: NodeId, handle: u64, (command, data): (u32, &[u8]), reply: Reply) {
         let wish = match command {
             IOCTL_FBARRIER => Wish::Barrier(Barrier::All),
@@ -715,7 +754,7 @@ impl<F: Fs> Handler for Front<F> {
     }
 
     fn handle(&self, request: Request<'_>, reply: Reply) {
-        let Request { node, uid, gid, op, .. } = request;
+        let Request { node, uid, gid, thread, op, .. } = request;
         let creds = Creds::checked(uid, gid);
         match op {
             Op::Lookup { name } => {
@@ -793,6 +832,9 @@ impl<F: Fs> Handler for Front<F> {
             }
             Op::Copy { handle, offset, to_handle, to_offset, bytes, flags } => {
                 self.copy(uid, (handle, offset), (to_handle, to_offset), (bytes, flags), reply);
+            }
+            Op::Ioctl { handle, command: IOCTL_EXCHANGE, data } => {
+                self.exchange((uid, thread), (node, handle), data, reply);
             }
             Op::Ioctl { handle, command, data } => self.ioctl(node, handle, (command, data), reply),
             Op::Destroy => reply.ok(),

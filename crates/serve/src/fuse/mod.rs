@@ -23,6 +23,7 @@
 mod bell;
 mod config;
 mod control;
+mod exchange;
 mod faults;
 mod fifo;
 mod front;

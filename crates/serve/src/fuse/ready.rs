@@ -48,6 +48,7 @@ impl Ready {
                 notifier: notifier.clone(),
                 teller: teller.clone(),
                 writes_back,
+                directory: directory.to_owned(),
             };
             let own = Own::new(|own| attached.inlet(Arc::new(front(own, queue.clone()))));
             // The world exists until it gets the message of the end.

@@ -7,6 +7,7 @@
 //! 3. The numbers of open files go on after a power cut, so that one from before it is none of today's.
 //! 4. A listing of a directory is taken when its reading begins; places in it are indexes, so no entry is returned twice or left out.
 
+use super::exchange::Exchange;
 use super::kernel::{NodeId, Stale};
 use super::lazyfs::Faults;
 use super::recorder::Recorder;
@@ -126,6 +127,7 @@ pub(super) enum From {
 /// How a program opens a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct How {
+    pub(super) reads: bool,
     pub(super) writes: bool,
     pub(super) direct: bool,
 }
@@ -805,6 +807,56 @@ impl<F: Fs> Table<F> {
         self.end_change(target.file.ino()).await?;
         let stale = self.stale_after(target.number, None, ended_set_id);
         Ok((copied as u32, stale.map(|stale| (target.number, stale))))
+    }
+
+    /// Exchanges ranges of this file and of another one. A recording has no such call (`ENOTTY`).
+    pub(super) async fn exchange(
+        &self,
+        handle: u64,
+        other: NodeId,
+        wanted: &Exchange,
+        ends_set_id: bool,
+    ) -> Result<()> {
+        if !self.has_sets() {
+            return Err(Errno::ENOTTY);
+        }
+        let open = self.file(handle)?;
+        if !open.how.reads || !open.how.writes {
+            return Err(Errno::EBADF);
+        }
+        if ends_set_id {
+            self.end_set_id(open.number).await?;
+            self.end_set_id(other).await?;
+        }
+        let (creds, flags) = (Creds::checked(0, 0), OpenFlags::READ_WRITE);
+        let own = self.vfs.open_inode(&creds, open.file.ino(), flags).await?;
+        let first = match self.ino(other) {
+            Ok(ino) => self.vfs.open_inode(&creds, ino, flags).await,
+            Err(errno) => Err(errno),
+        };
+        let first = match first {
+            Ok(first) => first,
+            Err(errno) => return own.close().await.and(Err(errno)),
+        };
+        let exchanged = async {
+            let left = [(&first, wanted.offset), (&own, wanted.own_offset)];
+            let left = left.map(|(file, offset)| file.size().checked_sub(offset));
+            let bytes = match (wanted.bytes, left) {
+                (Some(bytes), _) => bytes,
+                (None, [Some(first), Some(own)]) if first == own => own,
+                (None, [Some(_), Some(_)]) => return Err(Errno::EOPNOTSUPP),
+                (None, _) => return Err(Errno::EINVAL),
+            };
+            self.vfs.exchange((&first, wanted.offset), (&own, wanted.own_offset), bytes).await?;
+            if wanted.syncs {
+                first.sync(SyncKind::Data).await?;
+                own.sync(SyncKind::Data).await?;
+            }
+            Ok(())
+        };
+        let exchanged = exchanged.await;
+        let closed = first.close().await.and(own.close().await);
+        exchanged.and(closed)
     }
 
     // Atomic files.

@@ -17,7 +17,7 @@ use crate::ext4::Inode;
 use crate::format::Kind as NodeKind;
 use crate::order::errno_of;
 use crate::port::{BLOCK_BYTES, Block, Moment, Remap, Share, Ticket, Write};
-use crate::set::{self, Homes, Scratch};
+use crate::set::{self, Homes, Page, PagePair, Scratch};
 use crate::vfs::Ticket as VfsTicket;
 use crate::vfs::{
     Attr, Barrier, DirtyPage, Errno, Ino, Kind, Limits, NewNode, PageRun, RenameMode, Result, SetPart,
@@ -872,6 +872,11 @@ impl Engine for Ext4 {
         shared.await
     }
 
+    async fn exchange_pages(&self, one: Page<Self>, other: Page<Self>, count: u64) -> Result<()> {
+        let exchanged: Boxed<'_, _> = Box::pin(set::exchange(self, one, other, count));
+        exchanged.await
+    }
+
     /// Not where data are journalled: the newest content of a page may be in the log, and a SHARE would overtake what the log has of
     /// the target.
     fn shares_pages(&self) -> bool {
@@ -1011,15 +1016,15 @@ impl Homes for Ext4 {
         Ok(self.committed.get() >= wanted)
     }
 
-    async fn share_over(&self, scratch: layout::Ino, homes: &[(layout::Ino, u64)]) -> Result<bool> {
+    async fn share_over(&self, pairs: &[PagePair<Self>]) -> Result<bool> {
         if self.failed.get() {
             return Err(Errno::EROFS);
         }
         let begun = self.run(|state| {
             let mut share = Share { order: self.data_order(Order::Within), ..Share::default() };
-            for (from, &(ino, index)) in (0..).zip(homes) {
+            for &((ino, index), (from, from_index)) in pairs {
                 let home = state.span(ino, index)?.written(index);
-                let source = state.span(scratch, from)?.written(from);
+                let source = state.span(from, from_index)?.written(from_index);
                 let (Some(home), Some(source)) = (home, source) else { return Ok(None) };
                 if state.node(ino)?.data_tid > self.committed.get() {
                     return Ok(None);
@@ -1033,8 +1038,8 @@ impl Homes for Ext4 {
         tickets.push((number, self.port.share(share)));
         {
             let mut state = self.state.borrow_mut();
-            state.metrics.written_pages += homes.len() as u64;
-            homes.iter().for_each(|(ino, _)| state.note_dispatched(*ino));
+            state.metrics.written_pages += pairs.len() as u64;
+            pairs.iter().for_each(|((ino, _), _)| state.note_dispatched(*ino));
         }
         let ended = self.end_data(&mut tickets).await;
         self.tickets.give_back(tickets);

@@ -17,7 +17,7 @@ use crate::engine::{
 };
 use crate::order::answers;
 use crate::port::{BLOCK_BYTES, Share, bytes_of};
-use crate::set::{self, Homes, Scratch};
+use crate::set::{self, Homes, Page, PagePair, Scratch};
 use crate::vfs::{
     Attr, Barrier, DirtyPage, Errno, Ino, Kind, Limits, NewNode, PageRun, RenameMode, Result, SetPart,
     StatFs, SyncKind, Ticket as VfsTicket, Timestamp, WriteCause,
@@ -809,6 +809,11 @@ impl Engine for F2fs {
         Ok(done)
     }
 
+    async fn exchange_pages(&self, one: Page<Self>, other: Page<Self>, count: u64) -> Result<()> {
+        let exchanged: Boxed<'_, _> = Box::pin(set::exchange(self, one, other, count));
+        exchanged.await
+    }
+
     fn shares_pages(&self) -> bool {
         self.port.share_blocks_max() > 0
     }
@@ -919,7 +924,7 @@ impl Homes for F2fs {
         Ok(!self.is_dual() && !self.wet.borrow().contains(&ino) && self.is_synced(&self.state.borrow(), ino))
     }
 
-    async fn share_over(&self, scratch: Nid, homes: &[(Nid, u64)]) -> Result<bool> {
+    async fn share_over(&self, pairs: &[PagePair<Self>]) -> Result<bool> {
         if self.failed.get() {
             return Err(Errno::EROFS);
         }
@@ -927,8 +932,8 @@ impl Homes for F2fs {
         // Cleaning may be moving the new contents.
         let moving = || {
             self.run(|state| {
-                for from in 0..homes.len() as u64 {
-                    let source = state.address(scratch, from)?;
+                for &(_, (from, index)) in pairs {
+                    let source = state.address(from, index)?;
                     if self.moving.borrow().contains_key(&source) {
                         return Ok(Some(source));
                     }
@@ -941,15 +946,15 @@ impl Homes for F2fs {
         }
         let begun = self.run(|state| {
             let mut share = Share::default();
-            for (from, &(ino, index)) in (0..).zip(homes) {
-                let source = state.address(scratch, from)?;
+            for &((ino, index), (from, from_index)) in pairs {
+                let source = state.address(from, from_index)?;
                 let Some(home) = self.home(state, ino, index)? else { return Ok(None) };
-                if !self.is_synced(state, ino) || !self.may_share(state, (scratch, from), source) {
+                if !self.is_synced(state, ino) || !self.may_share(state, (from, from_index), source) {
                     return Ok(None);
                 }
                 share.add(Geometry::block(home), Geometry::block(source));
             }
-            let mut files: Vec<Nid> = homes.iter().map(|(ino, _)| *ino).collect();
+            let mut files: Vec<Nid> = pairs.iter().map(|((ino, _), _)| *ino).collect();
             files.dedup();
             // No cleaning begins before all of the set is durable: a page that moves would be durable with the next checkpoint, and the
             // others not yet.
@@ -960,8 +965,8 @@ impl Homes for F2fs {
         share.tags[0] = Tag(u64::from(first.0));
         let ticket = self.submit_share(share);
         numbers.iter().for_each(|number| self.end_placing(*number));
-        self.state.borrow_mut().metrics.written_pages += homes.len() as u64;
-        self.state.borrow_mut().metrics.in_place_pages += homes.len() as u64;
+        self.state.borrow_mut().metrics.written_pages += pairs.len() as u64;
+        self.state.borrow_mut().metrics.in_place_pages += pairs.len() as u64;
         let mut shared = answers([ticket]).await;
         if shared.is_ok() {
             shared = self.flush(self.options.fsync, &[Tag(u64::from(first.0))]).await;

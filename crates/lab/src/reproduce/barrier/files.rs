@@ -220,7 +220,7 @@ fn run(
     let (port, handle) = (stack.port(), stack.handle());
     let costs = HostCosts::preset(costs).expect("it comes with the program");
     let prepared = stack.block_on(async move {
-        let made = make(port, FlushMode::Flush, &options.into()).await;
+        let made = make(port, FlushMode::Flush, &options.into(), None).await;
         let fs = made.expect("the device has room for a volume");
         let mount = MountOptions { costs, ..MountOptions::default() };
         let vfs = Vfs::mount(fs, handle.clone(), mount).expect("the options are the usual ones");

@@ -11,7 +11,7 @@ use flashweir_sim::stack::{FlushMode, Stack};
 
 const ROOT: NodeId = NodeId::ROOT;
 const CALLER: Creds = Creds::checked(7, 8);
-const WRITES: How = How { writes: true, direct: false };
+const WRITES: How = How { reads: true, writes: true, direct: false };
 
 fn stack() -> Stack {
     stack_of(0)
@@ -187,7 +187,7 @@ fn a_listing_is_of_when_its_reading_began() {
         for name in [b"a", b"b", b"c"] {
             table.make(&CALLER, ROOT, name, Kind::File, 0o600).await.unwrap();
         }
-        let dir = table.open(ROOT, How { writes: false, direct: false }).await.unwrap();
+        let dir = table.open(ROOT, How { reads: true, writes: false, direct: false }).await.unwrap();
         let first = table.listing(dir, true).await.unwrap();
         assert_eq!(first.len(), 3);
         table.remove(&CALLER, ROOT, b"b", false).await.unwrap();
