@@ -121,6 +121,9 @@ pub(crate) struct FormatOptions {
     /// changed of its own
     #[arg(long)]
     forced_commits: bool,
+    /// ext4: when a commit has to wait for room in the journal, the journal doubles, up to this size, as in 1GiB [default: it does not grow]
+    #[arg(long, value_name = "SIZE", value_parser = journal_blocks)]
+    journal_max: Option<u32>,
     /// F2FS: how cleaning moves blocks of data: it reads and writes them, or their new places take over the old ones by SHARE (SSC),
     /// which needs a device with ftl.share.pages [default: copy]
     #[arg(long, value_name = "WAY", value_enum)]
@@ -195,6 +198,7 @@ impl FormatOptions {
             (self.multi_version, "--multi-version", Kind::Ext4),
             (self.checkpoint.is_some(), "--checkpoint", Kind::Ext4),
             (self.forced_commits, "--forced-commits", Kind::Ext4),
+            (self.journal_max.is_some(), "--journal-max", Kind::Ext4),
             (self.clean.is_some(), "--clean", Kind::F2fs),
             (self.fastboot, "--fastboot", Kind::F2fs),
             (self.range_checkpoints, "--range-checkpoints", Kind::F2fs),
@@ -212,6 +216,7 @@ impl FormatOptions {
         mode.ext4.journaling = self.journal_mode.map_or_else(Default::default, JournalModeArg::journaling);
         mode.ext4.multi_version = self.multi_version;
         mode.ext4.forced_commits = self.forced_commits;
+        mode.ext4.journal_blocks_max = self.journal_max.unwrap_or(0);
         set_shares(&mut mode, self.checkpoint, self.clean);
         mode.f2fs.fastboot = self.fastboot;
         if self.range_checkpoints {

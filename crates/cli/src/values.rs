@@ -73,7 +73,11 @@ pub(crate) fn window(text: &str) -> Result<(Instant, Instant), String> {
 
 /// Blocks of a journal whose size is given.
 pub(crate) fn journal_blocks(text: &str) -> Result<u32, String> {
-    volume_size(text).map(|size| u32::try_from(size.0 / BLOCK_BYTES as u64).unwrap_or(u32::MAX))
+    // The format's limits.
+    let sizes = 4 << 20..=40_000 << 20;
+    let size = volume_size(text).ok().filter(|size| sizes.contains(&size.0));
+    size.and_then(|size| u32::try_from(size.0 / BLOCK_BYTES as u64).ok())
+        .ok_or_else(|| "expected a multiple of 4096 bytes from 4MiB to 40000MiB, such as 128MiB".to_owned())
 }
 
 /// The size of a volume: whole blocks.

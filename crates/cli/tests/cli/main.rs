@@ -92,7 +92,7 @@ const FILES: [(&str, &str); 25] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 221] = [
+const BAD: [(&str, &str); 224] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("check", "missing: --verify <SHELL COMMAND>, <COMMAND>..."),
     ("check --verify true --", "missing: <COMMAND>..."),
@@ -227,6 +227,9 @@ const BAD: [(&str, &str); 221] = [
     ("files varmail --device rflush --format ext4 --commit dual", "--commit cannot be `dual` on rflush: order.policy is none: expected --set order.policy=in-order-recovery, or --commit legacy"),
     ("files varmail --device rflush --forced-commits", "--forced-commits needs --format ext4, and it is f2fs"),
     ("files varmail --device rflush --format ext4 --forced-commits", "--forced-commits needs --journal-mode journal"),
+    ("files varmail --device rflush --journal-max 1GiB", "--journal-max needs --format ext4, and it is f2fs"),
+    ("files varmail --device rflush --journal-size 1GiB", "--journal-size needs --format ext4, and it is f2fs"),
+    ("files varmail --device rflush --format ext4 --journal-max 1MiB", "expected a multiple of 4096 bytes from 4MiB to 40000MiB"),
     ("files varmail --device rflush --format ext4 --fastboot", "--fastboot needs --format f2fs, and it is ext4"),
     ("files varmail --device rflush --format ext4 --range-checkpoints", "--range-checkpoints needs --format f2fs, and it is ext4"),
     ("files varmail --device rflush --format ext4 --flush rflush", "--flush rflush needs --format f2fs, and it is ext4"),
@@ -275,7 +278,7 @@ const BAD: [(&str, &str); 221] = [
     ("mkfs ext4", "missing: --size <SIZE>, <IMAGE>"),
     ("mkfs ext4 d.img --size 4MiB", "d.img: 1024 blocks are too small for a journal: expected at least 2048, or ^has_journal"),
     ("mkfs ext4 d.img --size 20TiB", "d.img: 5368709120 blocks: expected less than 16 TiB"),
-    ("mkfs ext4 d.img --size 40MiB -J 1MiB", "d.img: a journal of 256 blocks: expected 1024 to 10240000"),
+    ("mkfs ext4 d.img --size 40MiB -J 1MiB", "expected a multiple of 4096 bytes from 4MiB to 40000MiB"),
     ("mkfs ext4 d.img --size 64MiB -J 40MiB", "d.img: a journal of 10240 blocks on a volume of 16384: expected at most half"),
     ("mkfs ext4 d.img --size 64MiB -J 8MiB -O ^has_journal", "d.img: a journal of 2048 blocks, and none: the feature has_journal is off"),
     ("mkfs ext4 d.img --size 1GiB -N 1000000", "d.img: 1000000 inodes are too many for a volume of 262144 blocks: expected at most 262144"),

@@ -105,9 +105,12 @@ fn ext4_options(Setup { format, base, .. }: Setup) -> Ext4Options {
         checkpoint_blocks: match (format.shares, format.is_dual()) {
             (true, _) if base.is_multiple_of(2) => 10,
             (true, _) | (_, true) => 24,
-            (false, false) => 0,
+            (false, false) if base.is_multiple_of(2) => 0,
+            (false, false) => 24,
         },
         checkpoint_by: if format.shares { CheckpointBy::Share } else { CheckpointBy::Write },
+        // A journal that begins with 1,024 grows at the first checkpoint, and the second one.
+        journal_blocks_max: if base.is_multiple_of(2) { 0 } else { 3_000 },
         discard: !base.is_multiple_of(2),
         ..Ext4Options::default()
     }

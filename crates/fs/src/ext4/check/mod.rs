@@ -124,7 +124,7 @@ async fn look(port: Rc<dyn BlockPort>) -> Result<Report> {
     }
     checker.copies().await?;
     checker.tables();
-    checker.journal();
+    checker.journal().await;
     match unless_port(checker.volume.orphans().await)? {
         Ok(orphans) => checker.orphans = orphans.into_iter().collect(),
         Err(what) => checker.problem("orphan", what),
@@ -547,10 +547,12 @@ impl Checker {
     }
 
     /// Checks what the superblock says of the journal.
-    fn journal(&mut self) {
+    async fn journal(&mut self) {
         let Some(journal) = self.volume.journal() else { return };
         let superblock = self.volume.superblock();
-        let words: Vec<u32> = (0..15).map(|index| journal.inode.word(index)).collect();
+        // The log may have a newer version of the inode than the one by which it was found; a broken one was reported.
+        let Ok(inode) = self.volume.inode(journal.inode.ino).await else { return };
+        let words: Vec<u32> = (0..15).map(|index| inode.word(index)).collect();
         let differs = superblock.journal_backup == 1 && superblock.journal_blocks[..15] != words[..];
         let start = journal.superblock.start;
         let has_log = start != 0 && !self.volume.needs_recovery();

@@ -976,7 +976,7 @@ impl Engine for Ext4 {
 
     fn statfs(&self) -> StatFs {
         let state = self.state.borrow();
-        let pages = state.geometry.blocks_count.saturating_sub(self.overhead);
+        let pages = state.geometry.blocks_count.saturating_sub(self.overhead.get());
         let counts = &state.counts;
         // Blocks that wait for a commit count as free: the commit comes before the answer.
         let pages_free = counts.free_blocks.saturating_sub(counts.claimed);

@@ -27,11 +27,12 @@ use super::super::layout::checksum::START;
 use super::super::layout::journal::{
     Checksums, Commit, JournalFormat, JournalSuperblock, Tag, escape, transaction_checksum,
 };
+use super::growth::Run;
 use super::{CheckpointBy, Ext4Options, PlantedBug};
 use crate::order::{STREAM, answer, answers};
 use crate::port::{BLOCK_BYTES, Block, BlockPort, Request, Share, Ticket, Write, bytes_of};
 use crate::vfs::{Errno, Timestamp};
-use flashweir_core::{Order, Payload};
+use flashweir_core::{Contents, Order, Payload};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -84,6 +85,8 @@ pub(super) struct CheckpointCounts {
     pub(super) shared_blocks: u64,
     pub(super) shares: u64,
     pub(super) escaped_blocks: u64,
+    /// Not of a checkpoint: blocks that the log got.
+    pub(super) grown_blocks: u64,
 }
 
 #[derive(Debug)]
@@ -106,7 +109,9 @@ struct Log {
 pub(super) struct Journal {
     port: Rc<dyn BlockPort>,
     /// Addresses of its blocks on the disk.
-    blocks: Vec<Addr>,
+    blocks: RefCell<Vec<Addr>>,
+    /// Whether a commit had to make room since [`Journal::wanted_growth`] was asked.
+    was_short: Cell<bool>,
     has_barriers: bool,
     planted: Option<PlantedBug>,
     /// See [`Ext4Options::checkpoint_blocks`].
@@ -232,7 +237,8 @@ impl Journal {
         };
         Ok(Self {
             port,
-            blocks,
+            blocks: RefCell::new(blocks),
+            was_short: Cell::new(false),
             has_barriers,
             planted,
             checkpoint_blocks: options.checkpoint_blocks,
@@ -251,6 +257,46 @@ impl Journal {
     pub(super) fn blocks_left(&self) -> u32 {
         let log = self.log.borrow();
         log.end() - log.head
+    }
+
+    /// Number of its blocks, with its superblock.
+    pub(super) fn blocks(&self) -> u32 {
+        self.log.borrow().superblock.blocks
+    }
+
+    fn addr(&self, at: u32) -> Addr {
+        self.blocks.borrow()[at as usize]
+    }
+
+    /// Number of blocks by which the journal is to grow, at most to `most`, because a commit had to make room since the last call.
+    pub(super) fn wanted_growth(&self, most: u32) -> u32 {
+        let blocks = self.blocks();
+        if self.was_short.take() { blocks.min(most.saturating_sub(blocks)) } else { 0 }
+    }
+
+    /// Empties the log, and adds blocks to it, which the inode at its place has then. Must not run beside a commit; all transactions are
+    /// durable.
+    pub(super) async fn extend(&self, runs: &[Run]) -> Result<()> {
+        if self.planted != Some(PlantedBug::LogBeforeInode) {
+            self.empty().await?;
+        }
+        // What was there before may look like transactions.
+        let zeros = runs.iter().map(|&(addr, count)| {
+            Write::new(Block(addr.0), Contents::from_iter((0..count).map(|_| Payload::Zero)))
+        });
+        answers(zeros.map(|write| self.port.write(write)).collect::<Vec<_>>()).await?;
+        self.flush().await?;
+        {
+            let mut log = self.log.borrow_mut();
+            let more = runs.iter().flat_map(|&(addr, count)| (addr.0..).take(count as usize).map(Addr));
+            self.blocks.borrow_mut().extend(more);
+            log.superblock.blocks += runs.iter().map(|(_, count)| count).sum::<u32>();
+            let mut counts = self.counts.get();
+            counts.grown_blocks += runs.iter().map(|(_, count)| u64::from(*count)).sum::<u64>();
+            self.counts.set(counts);
+        }
+        let write = Write { fua: self.has_barriers, ..self.superblock_write() };
+        answer(self.port.write(write)).await
     }
 
     /// The newest committed content of a block, unless it is at its place already.
@@ -278,7 +324,7 @@ impl Journal {
         }
         let write = Write {
             fua: self.has_barriers && self.planted != Some(PlantedBug::LazyCommit),
-            ..Write::new(Block(self.blocks[commit_at as usize].0), vec![commit])
+            ..Write::new(Block(self.addr(commit_at).0), vec![commit])
         };
         answer(self.port.write(write)).await?;
         self.note(closed, &copies, start, blocks);
@@ -295,7 +341,7 @@ impl Journal {
         let (start, commit_at, is_first) = self.begin(blocks).await?;
         let mut writes: Vec<Write> = is_first.then(|| self.superblock_write()).into_iter().collect();
         writes.extend(self.write_log(start, body));
-        writes.push(Write::new(Block(self.blocks[commit_at as usize].0), vec![commit]));
+        writes.push(Write::new(Block(self.addr(commit_at).0), vec![commit]));
         let (count, is_loose) = (writes.len(), self.planted == Some(PlantedBug::NoFlushBeforeCommit));
         let order = |at: usize| match at + 1 == count || at + 2 == count && !is_loose {
             true => Order::Barrier,
@@ -336,7 +382,7 @@ impl Journal {
         let addrs = closed.blocks.iter().map(|(addr, _)| *addr).collect();
         for ((addr, payload), &(index, is_escaped)) in closed.blocks.into_iter().zip(copies) {
             let may_be_shared = !is_escaped || self.planted == Some(PlantedBug::SharedEscaped);
-            let mut copy = may_be_shared.then(|| self.blocks[log.behind(start, index) as usize]);
+            let mut copy = may_be_shared.then(|| self.addr(log.behind(start, index)));
             if self.planted == Some(PlantedBug::OlderPair)
                 && let Some(older) = log.pending.get(&addr)
             {
@@ -375,6 +421,7 @@ impl Journal {
         if !self.has_to_make_room(blocks) {
             return Ok(());
         }
+        self.was_short.set(true);
         let capacity = self.log.borrow().capacity();
         let free = match self.checkpoint_blocks {
             0 => capacity / 4,
@@ -450,7 +497,7 @@ impl Journal {
     /// Writes for consecutive blocks of the log.
     fn write_log(&self, start: u32, body: Vec<Payload>) -> Vec<Write> {
         let log = self.log.borrow();
-        let addr = |index: u32| self.blocks[log.behind(start, index) as usize];
+        let addr = |index: u32| self.addr(log.behind(start, index));
         runs((0..).map(addr).zip(body))
     }
 
@@ -458,7 +505,7 @@ impl Journal {
         let mut block = vec![0; BLOCK_BYTES];
         let raw = self.log.borrow().superblock.encode();
         block[..raw.len()].copy_from_slice(&raw);
-        Write::new(Block(self.blocks[0].0), vec![Payload::Bytes(block.into())])
+        Write::new(Block(self.addr(0).0), vec![Payload::Bytes(block.into())])
     }
 }
 

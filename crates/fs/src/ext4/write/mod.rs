@@ -13,6 +13,7 @@
 mod by_addr;
 mod flight;
 mod fs;
+mod growth;
 mod journal;
 mod map;
 mod names;
@@ -40,6 +41,7 @@ use crate::set::Scratch;
 use crate::vfs::{Errno, Event, Pool};
 use flashweir_core::Payload;
 use flight::Flight;
+use growth::Growth;
 use journal::{CheckpointCounts, Journal};
 pub use options::{CheckpointBy, Ext4Metrics, Ext4Options, Journaling, PlantedBug};
 use state::{State, Step, Stop, block_of};
@@ -62,7 +64,9 @@ pub struct Ext4 {
     journal: Journal,
     options: Ext4Options,
     /// Number of blocks that are not available to files.
-    overhead: u64,
+    overhead: Cell<u64>,
+    /// Blocks that the log is about to get.
+    growth: RefCell<Option<Growth>>,
     recovered: AtMount,
     /// Numbers of the writes of data that have not ended, ascending; the next field is the next number.
     writing: RefCell<VecDeque<u64>>,
@@ -166,7 +170,8 @@ impl Ext4 {
             state: RefCell::new(state),
             journal,
             options,
-            overhead,
+            overhead: Cell::new(overhead),
+            growth: RefCell::default(),
             recovered,
             writing: RefCell::default(),
             writes: Cell::new(0),
@@ -240,9 +245,24 @@ impl Ext4 {
     /// Counters since the mount.
     pub fn metrics(&self) -> Ext4Metrics {
         let journal = self.journal.counts();
-        let CheckpointCounts { checkpoints, home_writes, shared_blocks, shares, escaped_blocks } = journal;
+        let CheckpointCounts {
+            checkpoints,
+            home_writes,
+            shared_blocks,
+            shares,
+            escaped_blocks,
+            grown_blocks,
+        } = journal;
         let metrics = self.state.borrow().metrics;
-        Ext4Metrics { checkpoints, home_writes, shared_blocks, shares, escaped_blocks, ..metrics }
+        Ext4Metrics {
+            checkpoints,
+            home_writes,
+            shared_blocks,
+            shares,
+            escaped_blocks,
+            grown_blocks,
+            ..metrics
+        }
     }
 
     /// Runs an operation on the state, and again each time that a block which it needs has been loaded.

@@ -40,6 +40,11 @@ pub enum CheckpointBy {
     Share,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
 /// How a volume is mounted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -55,6 +60,9 @@ pub struct Ext4Options {
     pub checkpoint_blocks: u32,
     /// How they get there.
     pub checkpoint_by: CheckpointBy,
+    /// Most blocks of the journal, which doubles when a commit has to wait for room; 0: it does not grow.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub journal_blocks_max: u32,
     /// With journalled data: whether a sync commits whatever was changed, of any file, as Linux does (share §8.12), or only waits for what
     /// was changed of its own.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -104,11 +112,13 @@ pub enum PlantedBug {
     TailBeforeShare,
     /// A place takes over a copy in the log of which the first word was taken out.
     SharedEscaped,
+    /// The log uses new blocks before the journal's inode has them at its place.
+    LogBeforeInode,
 }
 
 impl PlantedBug {
     /// All planted bugs, with their names.
-    pub const ALL: [(Self, &'static str); 15] = [
+    pub const ALL: [(Self, &'static str); 16] = [
         (Self::NoBarriers, "no-barriers"),
         (Self::UnorderedData, "unordered-data"),
         (Self::NoFlushBeforeCommit, "no-flush-before-commit"),
@@ -124,6 +134,7 @@ impl PlantedBug {
         (Self::OlderPair, "older-pair"),
         (Self::TailBeforeShare, "tail-before-share"),
         (Self::SharedEscaped, "shared-escaped"),
+        (Self::LogBeforeInode, "log-before-inode"),
     ];
 
     /// Whether the bug can have an effect with these options.
@@ -149,6 +160,7 @@ impl Default for Ext4Options {
             multi_version: false,
             checkpoint_blocks: 0,
             checkpoint_by: CheckpointBy::Write,
+            journal_blocks_max: 0,
             forced_commits: false,
             barrier: true,
             discard: false,
@@ -183,6 +195,8 @@ metrics! {
         shares,
         /// Blocks that were written although checkpoints share, because the copy in the log is escaped.
         escaped_blocks,
+        /// Blocks by which the journal grew.
+        grown_blocks,
         /// Calls of fbarrier and fdatabarrier.
         barriers,
         /// Calls of fsync and fdatasync that needed a transaction to be committed.

@@ -81,6 +81,7 @@ impl Ext4 {
     }
 
     async fn commit_running(&self) -> Result<()> {
+        self.grow_journal().await?;
         self.settle_conflicts().await?;
         self.is_closing.set(true);
         self.changes.until(|| self.handles.get() == 0).await;
