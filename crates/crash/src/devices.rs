@@ -21,7 +21,7 @@ use shape::{Layer, PLAIN, Shape};
 
 /// The kinds alternate, so that the first few worlds of a campaign cover all kinds.
 #[rustfmt::skip]
-const SHAPES: [Shape; 59] = [
+const SHAPES: [Shape; 60] = [
     PLAIN,
     Shape { name: "tiny-d0", mode: BufferMode::WriteThrough, ..PLAIN },
     Shape { name: "tiny-d2", mode: BufferMode::PowerLossProtected, high_water: 0.9, buffer_units: 12, ..PLAIN },
@@ -101,6 +101,8 @@ const SHAPES: [Shape; 59] = [
     Shape { name: "tiny-d4-small-log", share: 12, pages_per_block: 4, blocks_per_plane: 26, program_us: 600, eager_blocks: 2, ..ORDERED },
     Shape { name: "tiny-d4-failing", share: 24, program_fail: 0.004, blocks_per_plane: 18, ..PLAIN },
     Shape { name: "tiny-d4-dftl", share: 24, map: Some((4, 2, Miss::HoldsOwn)), ..MAPPED },
+    Shape { name: "tiny-d4-dftl-protected", mode: BufferMode::PowerLossProtected, share: 24, map: Some((4, 2, Miss::HoldsOwn)),
+        buffer_units: 8, erase_fail: 0.02, blocks_per_plane: 32, ..MAPPED },
     Shape { name: "tiny-d4-nvram", share: 40, nvram: 64, ..PLAIN },
     // Some SHAREs fit into the NVRAM, some wait until it has room, and some are larger than all of it.
     Shape { name: "tiny-d4-nvram-full", share: 32, nvram: 9, buffer_units: 16, program_us: 600, ..RANGE },

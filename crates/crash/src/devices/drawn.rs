@@ -17,7 +17,7 @@ const PREFIX: &str = "tiny-drawn-";
 const UNITS_MAX: u64 = 240;
 const BLOCKS_MAX: u32 = 80;
 
-/// Spare erase blocks of each plane above what is valid, where erase blocks fail: a device may be read-only after it has lost more.
+/// Spare erase blocks of each plane above what is valid: where erase blocks fail, a device may be read-only after it has lost more.
 const SPARE_BLOCKS: u32 = 4;
 
 thread_local! {
@@ -123,7 +123,9 @@ fn shape(random: &mut RandomStream) -> Shape {
 /// The shape with the fewest erase blocks that make it valid, if that is tiny.
 fn fitting(shape: Shape) -> Option<Shape> {
     (10..44).step_by(2).find_map(|blocks_per_plane| {
-        let spare_percent = if shape.wears_out() { SPARE_BLOCKS * 100 / blocks_per_plane + 1 } else { 0 };
+        // A SHARE makes copies beside what is there when the table is full.
+        let needs_spare = shape.wears_out() || shape.share > 0;
+        let spare_percent = if needs_spare { SPARE_BLOCKS * 100 / blocks_per_plane + 1 } else { 0 };
         let shape = Shape { blocks_per_plane, spare_percent, ..shape };
         let geometry = Geometry::new(&shape.valid_config()?);
         let is_tiny = geometry.user_units <= UNITS_MAX && geometry.blocks() <= BLOCKS_MAX;

@@ -349,6 +349,8 @@ fn regression_a_share_is_found_again_by_recovery() {
         "tiny-d4-failing/69120784/2/0,3-4,6-10,12-18,20,22-26,29-31,33-35,37-40,42-44,46-47,50-51,57-58,64,67-69,71-72,75,77,79,81-86/c755/da/-",
         // A recovery that was cut after its checkpoint was complete let what had outlived the first cut beside the flash win over it.
         "tiny-d4-nvram-full/32/0/2,10,25,71-74,82-83,86,88,90,94/c172/fd/0a+10d",
+        // GC had moved a content that a SHARE had named out of a block whose erase then failed; recovery mapped the page to that block.
+        "tiny-drawn-73021190/73020784/0/8-20,22-23,25-26,28-29,62,65,67,71,73-74,92-93,97,100,103/c271/a/3a",
     ] {
         assert_eq!(replay(&found.parse().unwrap()).unwrap().fault, None, "{found}");
     }

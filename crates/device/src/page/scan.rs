@@ -290,7 +290,11 @@ impl<'a> Scan<'a> {
             }
         }
         for claim in changes.list.iter().flat_map(|(change, _)| change.claims()) {
-            if let Some(place) = claim.place.filter(|place| self.content_at(*place) == Some(claim.content)) {
+            // GC moves contents, and a block that became bad then keeps what was moved.
+            let may_be_there = |place: &Ppa| !self.media.is_bad(self.geometry.block_of(*place).0);
+            if let Some(place) = claim.place.filter(may_be_there)
+                && self.content_at(place) == Some(claim.content)
+            {
                 fold.found_content(claim.content, place);
             }
         }
