@@ -11,29 +11,19 @@
 //!
 //! Deliberately absent: a journal that becomes smaller.
 
+use super::super::layout::Ino;
 use super::super::layout::extent::{BLOCKS_MAX, Extent};
-use super::super::layout::{Addr, Ino};
+use super::journal::{Growth, Run};
 use super::state::{State, Step};
 use super::{Ext4, PlantedBug};
 use crate::port::BLOCK_BYTES;
 use crate::vfs::Errno;
 
 type Result<T> = std::result::Result<T, Errno>;
-/// Blocks in a row: the first one, and their number.
-pub(super) type Run = (Addr, u32);
-
 /// Most extents that one growth adds: so many groups may a transaction touch beside its operation.
 const RUNS_MAX: usize = 16;
 /// Part of the free blocks that one growth may take.
 const FREE_PART: u64 = 4;
-
-/// Blocks that the log gets next.
-#[derive(Debug)]
-pub(super) struct Growth {
-    /// Transaction that has the inode with them.
-    tid: u64,
-    runs: Vec<Run>,
-}
 
 impl Ext4 {
     /// Takes the next step of a growth, if one is due. Runs before a transaction is closed, and beside no commit.

@@ -27,7 +27,6 @@ use super::super::layout::checksum::START;
 use super::super::layout::journal::{
     Checksums, Commit, JournalFormat, JournalSuperblock, Tag, escape, transaction_checksum,
 };
-use super::growth::Run;
 use super::{CheckpointBy, Ext4Options, PlantedBug};
 use crate::order::{STREAM, answer, answers};
 use crate::port::{BLOCK_BYTES, Block, BlockPort, Request, Share, Ticket, Write, bytes_of};
@@ -75,6 +74,17 @@ struct Encoded {
     /// Where in `body` each block of the transaction is, and whether it is escaped there.
     copies: Vec<(u32, bool)>,
     commit: Payload,
+}
+
+/// Blocks in a row: the first one, and their number.
+pub(super) type Run = (Addr, u32);
+
+/// Blocks that the log gets next ([`super::growth`]).
+#[derive(Debug)]
+pub(super) struct Growth {
+    /// Transaction that has the inode with them.
+    pub(super) tid: u64,
+    pub(super) runs: Vec<Run>,
 }
 
 /// What checkpoints did.
