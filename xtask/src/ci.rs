@@ -18,7 +18,7 @@ use std::process::Command;
 const MUTANT_SEEDS: u64 = 3;
 
 /// Number of mutants by rule that are tried again; the full run is `cargo xtask evidence mutants`.
-const MUTANTS_AGAIN: usize = 14;
+const MUTANTS_AGAIN: usize = 8;
 
 /// Runs the steps that need neither root nor other programs than the toolchain; returns whether none failed.
 pub(crate) fn check() -> Result<bool, String> {
