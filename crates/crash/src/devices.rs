@@ -106,8 +106,8 @@ const SHAPES: [Shape; 60] = [
     Shape { name: "tiny-d4-nvram", share: 40, nvram: 64, ..PLAIN },
     // Some SHAREs fit into the NVRAM, some wait until it has room, and some are larger than all of it.
     Shape { name: "tiny-d4-nvram-full", share: 32, nvram: 9, buffer_units: 16, program_us: 600, ..RANGE },
-    Shape { name: "tiny-d4-nvram-ordered", share: 40, nvram: 24, map: Some((8, 4, Miss::HoldsOwn)), blocks_per_plane: 30, eager_blocks: 4,
-        ..ORDERED },
+    Shape { name: "tiny-d4-nvram-ordered", share: 40, nvram: 24, order: PersistPolicy::InOrderRecovery, map: Some((4, 4, Miss::HoldsOwn)),
+        buffer_units: 16, pages_per_block: 8, blocks_per_plane: 30, eager_blocks: 4, ..MAPPED },
     Shape { name: "tiny-host-ordered", layer: Some(Layer::Ordered), ..ORDERED },
     Shape { name: "tiny-host-sorted", layer: Some(Layer::Sorted), order: PersistPolicy::Transactional,
         range_flush: RangeFlushSupport::Selective, habit: Habit::Wide, ..ORDERED },
