@@ -5,6 +5,7 @@
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use flashweir_core::{Bytes, Duration, Instant};
 use flashweir_fs::Kind;
+use flashweir_fs::ext4::mkfs::{JOURNAL_BLOCKS_MAX, JOURNAL_BLOCKS_MIN};
 use flashweir_fs::port::BLOCK_BYTES;
 use flashweir_fs::vfs::CacheConfig;
 use flashweir_workload::trace::{Action, Devices, Format, ReplayConfig, Timing};
@@ -73,11 +74,11 @@ pub(crate) fn window(text: &str) -> Result<(Instant, Instant), String> {
 
 /// Blocks of a journal whose size is given.
 pub(crate) fn journal_blocks(text: &str) -> Result<u32, String> {
-    // The format's limits.
-    let sizes = 4 << 20..=40_000 << 20;
-    let size = volume_size(text).ok().filter(|size| sizes.contains(&size.0));
-    size.and_then(|size| u32::try_from(size.0 / BLOCK_BYTES as u64).ok())
-        .ok_or_else(|| "expected a multiple of 4096 bytes from 4MiB to 40000MiB, such as 128MiB".to_owned())
+    let blocks = volume_size(text).ok().and_then(|size| u32::try_from(size.0 / BLOCK_BYTES as u64).ok());
+    blocks.filter(|blocks| (JOURNAL_BLOCKS_MIN..=JOURNAL_BLOCKS_MAX).contains(blocks)).ok_or_else(|| {
+        let [least, most] = [JOURNAL_BLOCKS_MIN, JOURNAL_BLOCKS_MAX].map(|blocks| blocks / 256);
+        format!("expected a multiple of 4096 bytes from {least}MiB to {most}MiB, such as 128MiB")
+    })
 }
 
 /// The size of a volume: whole blocks.

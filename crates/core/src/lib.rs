@@ -31,7 +31,7 @@ pub use index::IndexVec;
 pub use link::{Link, LinkConfig};
 pub use random::RandomStream;
 pub use time::{Duration, Instant};
-pub use units::{Address, Bytes, Lba, Lpn, Ppa};
+pub use units::{Address, Bytes, Lba, Lpn, Ppa, is_zero};
 
 /// Prefetches `place` into the processor's caches because it is read soon. Never changes a result; does nothing on
 /// architectures other than x86-64.

@@ -150,6 +150,11 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
+/// Whether a count is 0: fields that are added to configurations are not written then, so that these stay what they were.
+pub fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

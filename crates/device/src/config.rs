@@ -304,13 +304,8 @@ pub struct ShareConfig {
     /// Records that an NVRAM beside the flash holds, 24 bytes each: changes of the map are durable in it when they are accepted, and go to
     /// the flash page by page, or when it is full. A SHARE takes one and one for each unit (with a demand-cached map two), a
     /// deallocation one. 0: none ([share §4.4](../../../specs/share.md#4-remap-log)).
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "flashweir_core::is_zero")]
     pub nvram_records: u32,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
-fn is_zero(count: &u32) -> bool {
-    *count == 0
 }
 
 impl Default for ShareConfig {

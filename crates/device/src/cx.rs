@@ -197,7 +197,7 @@ impl<J: Copy> Cx<J> {
 
     /// Whether changes of the map are durable in an NVRAM before their records are on the flash.
     pub(crate) fn has_nvram(&self) -> bool {
-        self.config.ftl.share.nvram_records > 0 && self.config.ftl.share.pages > 0
+        self.config.ftl.share.nvram_records > 0
     }
 
     pub(crate) fn has_planted(&self, bug: PlantedBug) -> bool {

@@ -200,7 +200,7 @@ impl MapLog {
     /// Puts a recent change into the NVRAM. Members of epochs do not go there: recovery counts them in the log.
     fn take_into_nvram(&mut self, nth: usize) -> bool {
         let (change, member) = &self.recent[nth];
-        let records = 1 + claims(change);
+        let records = records(change);
         let fits = self.nvram_used + records <= self.nvram_records;
         self.wanted |= !fits;
         if !fits || member.is_some() {
@@ -217,17 +217,12 @@ impl MapLog {
         if self.nvram_records == 0 {
             return Vec::new();
         }
-        let first_left = self.recent.partition_point(|(change, _)| change.seq() <= self.logged_changes);
-        let left = &self.recent[first_left..];
-        let held = left.iter().take_while(|(change, _)| change.seq() <= self.nvram_upto);
-        let held: Vec<usize> = held.map(|(change, _)| 1 + claims(change)).collect();
-        self.nvram_used = held.iter().sum();
-        let mut next = first_left + held.len();
-        let begin = next;
-        while next < self.recent.len() && self.take_into_nvram(next) {
-            next += 1;
-        }
-        self.recent[begin..next].iter().map(|(change, _)| change.clone()).collect()
+        self.nvram_used = self.in_nvram().map(records).sum();
+        let durable = self.durable_changes();
+        let begin = self.recent.partition_point(|(change, _)| change.seq() <= durable);
+        let end = (begin..self.recent.len()).find(|nth| !self.take_into_nvram(*nth));
+        let taken = &self.recent[begin..end.unwrap_or(self.recent.len())];
+        taken.iter().map(|(change, _)| change.clone()).collect()
     }
 
     /// Forgets changes that a checkpoint with this horizon covers.
@@ -353,6 +348,11 @@ impl MapLog {
 /// Number of recent records from which on a log is congested. One SHARE more, with as many claims, still fits behind them.
 pub fn recent_records_max(pages_per_region: u32, records_per_page: usize) -> usize {
     (pages_per_region as usize * records_per_page / 4).max(8)
+}
+
+/// Records of a change that is no member of an epoch.
+fn records(change: &Change) -> usize {
+    1 + claims(change)
 }
 
 /// Records of the claims of a change.

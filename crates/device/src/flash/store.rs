@@ -28,11 +28,12 @@ impl SaveArea {
         self.units.is_empty() && self.trims.is_empty() && self.shares.is_empty()
     }
 
-    /// Adds a change of the map.
-    pub(crate) fn add_change(&mut self, change: &Change) {
-        match change {
-            Change::Trim(trim) => self.trims.push(*trim),
-            Change::Share(share) => self.shares.push(share.clone()),
+    /// Adds an item.
+    pub fn add(&mut self, saved: Saved) {
+        match saved {
+            Saved::Unit(lpn, seq, payload) => self.units.push((lpn, seq, payload)),
+            Saved::Trim(trim) => self.trims.push(trim),
+            Saved::Share(share) => self.shares.push(share),
         }
     }
 }

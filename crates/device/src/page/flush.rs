@@ -4,8 +4,8 @@ use super::buffer::Superseded;
 use super::ftl::{Cx, PageFtl};
 use super::pending::PendingFlush;
 use super::work::Due;
-use crate::flash::SaveArea;
 use crate::flash::trace::Traced;
+use crate::flash::{SaveArea, Saved};
 use crate::planted::PlantedBug;
 use flashweir_core::DeviceError;
 use flashweir_ftl::map_log::Writing;
@@ -93,8 +93,8 @@ impl PageFtl {
     /// What the capacitor saves: every version that is not on the medium and still counts. If a deallocation superseded a version,
     /// its record may be durable already, so the version is not saved. Without a capacitor: what the NVRAM holds.
     pub(super) fn save(&self, cx: &Cx) -> SaveArea {
+        let mut area = SaveArea::default();
         if !cx.is_protected() {
-            let mut area = SaveArea::default();
             let forgotten = match self.log.writing {
                 Writing::Group { changes_upto, .. } if cx.has_planted(PlantedBug::NvramClearedEarly) => {
                     changes_upto
@@ -102,19 +102,15 @@ impl PageFtl {
                 _ => 0,
             };
             let held = self.log.in_nvram().filter(|change| change.seq() > forgotten);
-            held.for_each(|change| area.add_change(change));
+            held.for_each(|change| area.add(Saved::of(change)));
             return area;
         }
         let all = cx.has_planted(PlantedBug::DeadVersionSaved);
         let live = self.buffer.iter().filter(|(_, slot)| all || slot.superseded == Superseded::No);
-        let units = live.map(|(_, slot)| (slot.lpn, slot.seq, slot.payload.clone()));
-        let mut area = SaveArea { units: units.collect(), ..SaveArea::default() };
-        for change in self.log.unlogged() {
-            match change {
-                Change::Trim(_) if cx.has_planted(PlantedBug::SaveForgetsTrims) => {}
-                Change::Trim(_) | Change::Share(_) => area.add_change(change),
-            }
-        }
+        live.for_each(|(_, slot)| area.add(Saved::Unit(slot.lpn, slot.seq, slot.payload.clone())));
+        let forgets_trims = cx.has_planted(PlantedBug::SaveForgetsTrims);
+        let is_saved = |change: &&Change| !(forgets_trims && matches!(change, Change::Trim(_)));
+        self.log.unlogged().filter(is_saved).for_each(|change| area.add(Saved::of(change)));
         area
     }
 }

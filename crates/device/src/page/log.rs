@@ -141,8 +141,10 @@ impl PageFtl {
             self.unpin(cx, pin);
         }
         self.forget_old_map_pages(cx, olds);
-        for change in self.log.note_logged(changes_upto) {
-            cx.flash.media.note_saved(Saved::of(&change));
+        let in_nvram = self.log.note_logged(changes_upto);
+        // A capacitor has protected them since they were accepted.
+        if !cx.is_protected() {
+            in_nvram.iter().for_each(|change| cx.flash.media.note_saved(Saved::of(change)));
         }
         self.records_durable(&epochs);
         self.log_advanced(cx);

@@ -36,7 +36,7 @@ const INODES_MAX: u64 = u32::MAX as u64 / 16 * 16;
 /// Least blocks of a journal that the format allows.
 pub const JOURNAL_BLOCKS_MIN: u32 = 1024;
 /// The largest one that mke2fs makes: 40 GiB.
-const JOURNAL_BLOCKS_MAX: u32 = 10_240_000;
+pub const JOURNAL_BLOCKS_MAX: u32 = 10_240_000;
 /// `lost+found` has these blocks from the beginning, because fsck cannot allocate.
 const LOST_AND_FOUND_BLOCKS: u16 = 4;
 const LOST_AND_FOUND: Ino = Ino::FIRST;
@@ -632,11 +632,7 @@ impl Maker<'_> {
         let superblock = &mut self.plan.superblock;
         superblock.journal_ino = Ino::JOURNAL;
         superblock.journal_backup = 1;
-        for (index, word) in superblock.journal_blocks.iter_mut().take(15).enumerate() {
-            *word = inode.word(index);
-        }
-        superblock.journal_blocks[15] = (inode.size >> 32) as u32;
-        superblock.journal_blocks[16] = inode.size as u32;
+        superblock.journal_blocks = inode.journal_copy();
         inode
     }
 

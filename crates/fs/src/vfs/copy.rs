@@ -11,6 +11,7 @@
 
 use super::buffer::{Sink, Source};
 use super::file::TRANSFER_BYTES_MAX;
+use super::inode::Inode;
 use super::io::PAGE;
 use super::state::Vfs;
 use super::types::*;
@@ -62,13 +63,7 @@ impl<F: Fs> Vfs<F> {
         (to, to_at): (&File<F>, u64),
         len: u64,
     ) -> Result<u64> {
-        let mut inodes = [from.inode().rc(), to.inode().rc()];
-        inodes.sort_by_key(|inode| inode.ino);
-        let _first = inodes[0].lock.alone().await;
-        let _second = match from.ino() == to.ino() {
-            true => None,
-            false => Some(inodes[1].lock.alone().await),
-        };
+        let _locks = Inode::lock_both(from.inode().rc(), to.inode().rc()).await;
         let len = len.min(from.size().saturating_sub(at));
         if len == 0 {
             return Ok(0);

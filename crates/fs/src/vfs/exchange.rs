@@ -7,6 +7,7 @@
 //!
 //! Deliberately absent: ranges of different lengths, with which files would exchange their ends.
 
+use super::inode::Inode;
 use super::io::PAGE;
 use super::state::Vfs;
 use super::types::*;
@@ -59,13 +60,7 @@ impl<F: Fs> Vfs<F> {
 
     async fn exchange_locked(&self, files: [(&File<F>, u64); 2], len: u64) -> Result<()> {
         let [(one, at), (other, other_at)] = files;
-        let mut inodes = [one.inode().rc(), other.inode().rc()];
-        inodes.sort_by_key(|inode| inode.ino);
-        let _first = inodes[0].lock.alone().await;
-        let _second = match one.ino() == other.ino() {
-            true => None,
-            false => Some(inodes[1].lock.alone().await),
-        };
+        let _locks = Inode::lock_both(one.inode().rc(), other.inode().rc()).await;
         let left = |(file, at): (&File<F>, u64)| file.size().checked_sub(at + len);
         let (Some(left_one), Some(left_other)) = (left(files[0]), left(files[1])) else {
             return Err(Errno::EINVAL);
@@ -73,7 +68,7 @@ impl<F: Fs> Vfs<F> {
         if !len.is_multiple_of(PAGE) && (left_one, left_other) != (0, 0) {
             return Err(Errno::EINVAL);
         }
-        if inodes.iter().any(|inode| inode.withholds()) {
+        if files.iter().any(|(file, _)| file.inode().rc().withholds()) {
             return Err(Errno::EBUSY);
         }
         if len == 0 {

@@ -8,7 +8,7 @@
 
 use super::Errno;
 use super::pages::{OwnerId, Slot};
-use super::sync::{Event, RangeLocks, RwLock};
+use super::sync::{Event, Guard, RangeLocks, RwLock};
 use super::types::{Attr, Ino, Timestamp, mode};
 use flashweir_core::Instant;
 use std::cell::{Cell, RefCell};
@@ -130,6 +130,16 @@ impl Inode {
     pub(crate) fn grow(&self, end: u64) {
         if end > self.size.get() {
             self.size.set(end);
+        }
+    }
+
+    /// Locks two inodes alone, in ascending order; they may be one.
+    pub(crate) async fn lock_both<'a>(one: &'a Self, other: &'a Self) -> (Guard<'a>, Option<Guard<'a>>) {
+        let (first, second) = if one.ino <= other.ino { (one, other) } else { (other, one) };
+        let first_guard = first.lock.alone().await;
+        match first.ino == second.ino {
+            true => (first_guard, None),
+            false => (first_guard, Some(second.lock.alone().await)),
         }
     }
 

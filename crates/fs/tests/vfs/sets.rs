@@ -215,23 +215,42 @@ fn cuts_leave_whole_sets<T: Format>(
         requests.len()
     );
     assert!(!T::GROWS_FIRST || shares > 15, "{shares} by SHARE");
+    each_cut(format, blocks, &requests, &synced, |at, found, [older, newer]| {
+        let grown = || found.iter().zip(older.iter().zip(newer)).all(|(f, (o, n))| is_older(f, o, n));
+        match found == older || found == newer || T::GROWS_FIRST && grown() {
+            true => Ok(()),
+            false => Err(format!("after request {at} of {}, {:?}", requests.len(), requests[at])),
+        }
+    })
+    .map(drop)
+}
+
+/// Contents of the three files.
+type Contents = [Vec<u8>];
+
+/// Cuts the power after each request from the first of `states` on, which say after how many requests the files had been made durable so.
+/// `judge` gets the number of the request, what the files show then, and their states before and after it. Returns the last disk.
+fn each_cut<T: Format, E>(
+    format: &T,
+    blocks: u64,
+    requests: &[Request],
+    states: &[(usize, Vec<Vec<u8>>)],
+    judge: impl Fn(usize, &Contents, [&Contents; 2]) -> std::result::Result<(), E>,
+) -> std::result::Result<Rc<Image>, E> {
     let image = T::made(blocks);
     for (at, request) in requests.iter().enumerate() {
         block_on(image.submit(request.clone()).completed()).unwrap();
-        if at < synced[0].0 {
+        if at < states[0].0 {
             continue;
         }
         let found = shown(format, copy(&image));
-        // The sync before the cut, or the one within which it lies.
-        let before = synced.iter().rposition(|(end, _)| *end <= at + 1).unwrap();
-        let older = &synced[before].1;
-        let newer = synced.get(before + 1).map_or(older, |(_, newer)| newer);
-        let grown = || found.iter().zip(older.iter().zip(newer)).all(|(f, (o, n))| is_older(f, o, n));
-        if found != *older && found != *newer && !(T::GROWS_FIRST && grown()) {
-            return Err(format!("after request {at} of {}, {request:?}", requests.len()));
-        }
+        // The state before the cut, or the one within whose making it lies.
+        let before = states.iter().rposition(|(end, _)| *end <= at + 1).unwrap();
+        let older = &states[before].1;
+        let newer = states.get(before + 1).map_or(older, |(_, newer)| newer);
+        judge(at, &found, [older, newer])?;
     }
-    Ok(())
+    Ok(image)
 }
 
 fn copy(image: &Rc<Image>) -> Rc<Image> {
@@ -424,17 +443,13 @@ fn exchanges_are_whole<T: Format>(format: &T, rounds: u64, shares_least: usize) 
     let requests = disk.requests.take();
     let shares = requests.iter().filter(|request| matches!(request, Request::Share(_))).count();
     assert!(shares >= shares_least, "{shares}");
-    let image = T::made(blocks);
-    for (at, request) in requests.iter().enumerate() {
-        block_on(image.submit(request.clone()).completed()).unwrap();
-        if at < states[0].0 {
-            continue;
+    let image = each_cut(format, blocks, &requests, &states, |at, found, [older, newer]| {
+        match found == older || found == newer {
+            true => Ok(()),
+            false => Err(format!("after request {at}: {:?}", requests[at])),
         }
-        let found = shown(format, copy(&image));
-        let before = states.iter().rposition(|(end, _)| *end <= at + 1).unwrap();
-        let newer = states.get(before + 1).map_or(&states[before].1, |(_, newer)| newer);
-        assert!(found == states[before].1 || found == *newer, "after request {at}: {request:?}");
-    }
+    });
+    let image = image.unwrap_or_else(|what| panic!("{what}"));
     assert_eq!(T::problems(image as _), Vec::<String>::new());
 }
 

@@ -9,7 +9,7 @@ use super::format::{
 use super::host::{Host, Part};
 use super::store::{JournalEnd, Layout};
 use super::torn::Torn;
-use flashweir_device::flash::{Media, SaveArea, Saved};
+use flashweir_device::flash::{Media, SaveArea};
 use flashweir_device::geometry::PageAddr;
 use flashweir_ftl::BlockId;
 use std::io;
@@ -245,11 +245,7 @@ fn parse_journal(bytes: &[u8]) -> Result<Parsed, usize> {
                     _ if parsed.epoch.is_none() => return Err(parsed.len),
                     JournalRecord::Begin => return Err(parsed.len),
                     JournalRecord::Complete => parsed.complete = true,
-                    JournalRecord::Saved(Saved::Unit(lpn, seq, payload)) => {
-                        parsed.area.units.push((lpn, seq, payload));
-                    }
-                    JournalRecord::Saved(Saved::Trim(trim)) => parsed.area.trims.push(trim),
-                    JournalRecord::Saved(Saved::Share(share)) => parsed.area.shares.push(share),
+                    JournalRecord::Saved(saved) => parsed.area.add(saved),
                 }
                 parsed.len += len;
             }

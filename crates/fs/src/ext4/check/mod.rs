@@ -552,8 +552,8 @@ impl Checker {
         let superblock = self.volume.superblock();
         // The log may have a newer version of the inode than the one by which it was found; a broken one was reported.
         let Ok(inode) = self.volume.inode(journal.inode.ino).await else { return };
-        let words: Vec<u32> = (0..15).map(|index| inode.word(index)).collect();
-        let differs = superblock.journal_backup == 1 && superblock.journal_blocks[..15] != words[..];
+        let copy = inode.journal_copy();
+        let differs = superblock.journal_backup == 1 && superblock.journal_blocks[..15] != copy[..15];
         let start = journal.superblock.start;
         let has_log = start != 0 && !self.volume.needs_recovery();
         if differs {

@@ -313,6 +313,15 @@ impl Inode {
         u32_at(&self.block, 4 * index)
     }
 
+    /// What the superblock keeps of the journal's inode: the words of `i_block`, and the size.
+    pub fn journal_copy(&self) -> [u32; 17] {
+        std::array::from_fn(|index| match index {
+            15 => (self.size >> 32) as u32,
+            16 => self.size as u32,
+            _ => self.word(index),
+        })
+    }
+
     /// Changes a word of `i_block`.
     pub fn set_word(&mut self, index: usize, value: u32) {
         put(&mut self.block, 4 * index, &value.to_le_bytes());

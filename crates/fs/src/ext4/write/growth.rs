@@ -1,25 +1,33 @@
 //! A journal that grows: a log in which commits have to wait for room gets more blocks.
 //!
 //! ```text
-//!  1. a transaction has the journal's inode with more blocks, their bitmaps, and the superblock's copy of the inode
-//!  2. it is durable ► the log is emptied, so that the inode is at its place ► zeros to the new blocks ► flush
-//!  3. the journal's superblock, durably: from here on the log has them
+//!  1. new nodes of the journal's extent tree go to their places, durably: blocks that are free until step 2
+//!  2. a transaction has the journal's inode with more blocks, their bitmaps, and the superblock's copy of the inode
+//!  3. it is durable ► the log is emptied, so that the inode is at its place ► zeros to the new blocks ► flush
+//!  4. the journal's superblock, durably: from here on the log has them
 //! ```
 //!
-//! Invariant: the journal's superblock never counts more blocks than the inode at its place has. A power cut before step 3 leaves an inode
-//! with blocks that the log does not use; the next growth takes them first.
+//! Invariants:
+//! 1. The journal's superblock never counts more blocks than the inode at its place has. A power cut before step 4 leaves an inode with
+//!    blocks that the log does not use; the next growth takes them first.
+//! 2. The inode at its place never names a node that is not at its own: who replays the log finds the log by them, and a checkpoint or a
+//!    replay that is cut may have written the inode only. Nodes that are not new may be older than the inode: they map what the
+//!    superblock counts.
 //!
 //! Deliberately absent: a journal that becomes smaller.
 
-use super::super::layout::Ino;
 use super::super::layout::extent::{BLOCKS_MAX, Extent};
-use super::journal::{Growth, Run};
+use super::super::layout::{Addr, Ino};
+use super::journal::Run;
 use super::state::{State, Step};
 use super::{Ext4, PlantedBug};
-use crate::port::BLOCK_BYTES;
+use crate::port::{BLOCK_BYTES, payload_of};
 use crate::vfs::Errno;
+use flashweir_core::Payload;
 
 type Result<T> = std::result::Result<T, Errno>;
+/// Nodes of an extent tree with their addresses.
+type Nodes = Vec<(Addr, Payload)>;
 /// Most extents that one growth adds: so many groups may a transaction touch beside its operation.
 const RUNS_MAX: usize = 16;
 /// Part of the free blocks that one growth may take.
@@ -32,38 +40,45 @@ impl Ext4 {
         if most == 0 {
             return Ok(());
         }
-        if let Some(growth) = self.growth.take() {
+        let runs = self.growth.take();
+        if !runs.is_empty() {
+            // The transaction that was dispatched last has the inode with them.
             if self.is_dual() {
-                self.flush_until(growth.tid).await?;
+                self.flush_until(self.dispatched.get()).await?;
             }
-            return self.journal.extend(&growth.runs).await;
+            return self.journal.extend(&runs).await;
         }
         let wanted = self.journal.wanted_growth(most);
         if wanted == 0 {
             return Ok(());
         }
         let used = self.journal.blocks();
-        let extended = self.run(|state| Ok((state.extend_journal(used, wanted)?, state.running.tid))).await;
-        match extended {
+        let (runs, nodes) = match self.run(|state| state.extend_journal(used, wanted)).await {
             // It may have room later.
-            Err(Errno::ENOSPC) => Ok(()),
-            Err(errno) => Err(errno),
-            Ok((runs, tid)) => {
-                let more: u64 = runs.iter().map(|(_, count)| u64::from(*count)).sum();
-                self.overhead.set(self.overhead.get() + more);
-                match self.options.planted == Some(PlantedBug::LogBeforeInode) {
-                    true => self.journal.extend(&runs).await?,
-                    false => *self.growth.borrow_mut() = Some(Growth { tid, runs }),
-                }
-                Ok(())
+            Err(Errno::ENOSPC) => return Ok(()),
+            extended => extended?,
+        };
+        if !nodes.is_empty() {
+            // What has freed these blocks is durable then.
+            if self.is_dual() {
+                self.flush_until(self.dispatched.get()).await?;
             }
+            self.journal.write_ahead(nodes).await?;
         }
+        let more = runs.iter().map(|(_, count)| u64::from(*count)).sum::<u64>();
+        self.overhead.set(self.overhead.get() + more);
+        if self.options.planted == Some(PlantedBug::LogBeforeInode) {
+            return self.journal.extend(&runs).await;
+        }
+        self.growth.replace(runs);
+        Ok(())
     }
 }
 
 impl State {
-    /// Gives the journal's inode up to `wanted` blocks behind the `used` ones of the log, and returns them: first those that it has.
-    fn extend_journal(&mut self, used: u32, wanted: u32) -> Step<Vec<Run>> {
+    /// Gives the journal's inode up to `wanted` blocks behind the `used` ones of the log, first those that it has. Returns them, and the new
+    /// nodes of its extent tree.
+    fn extend_journal(&mut self, used: u32, wanted: u32) -> Step<(Vec<Run>, Nodes)> {
         let ino = Ino::JOURNAL;
         self.loaded_inode(ino)?;
         let (mut at, end) = (u64::from(used), u64::from(used) + u64::from(wanted));
@@ -77,8 +92,9 @@ impl State {
             at += count;
         }
         if !runs.is_empty() {
-            return Ok(runs);
+            return Ok((runs, Vec::new()));
         }
+        let old_nodes = self.tree_path(ino, at)?;
         let end = end.min(at + self.free_blocks() / FREE_PART);
         while at < end && runs.len() < RUNS_MAX {
             let goal = self.goal(ino, at)?;
@@ -95,19 +111,16 @@ impl State {
         let bytes = at * BLOCK_BYTES as u64;
         let node = self.node_mut(ino)?;
         (node.inode.size, node.size, node.written_end) = (bytes, bytes, bytes);
-        self.note_journal_copy()?;
-        Ok(runs)
-    }
-
-    /// Brings the superblock's copy of the journal's inode up to date.
-    fn note_journal_copy(&mut self) -> Step<()> {
-        let inode = &self.node(Ino::JOURNAL)?.inode;
-        let (words, bytes): (Vec<u32>, u64) = ((0..15).map(|at| inode.word(at)).collect(), inode.size);
-        let copy = &mut self.superblock.journal_blocks;
-        copy[..15].copy_from_slice(&words);
-        (copy[15], copy[16]) = ((bytes >> 32) as u32, bytes as u32);
+        self.superblock.journal_blocks = node.inode.journal_copy();
         self.running.has_superblock = true;
-        Ok(())
+        // Extents are added at the end, so all new nodes lead to the last one.
+        let path = self.tree_path(ino, at - 1)?;
+        let new = path.into_iter().filter(|addr| !old_nodes.contains(addr));
+        let nodes = new.map(|addr| {
+            self.encode_extent_node(addr);
+            Ok((addr, payload_of(self.block(addr)?)))
+        });
+        Ok((runs, nodes.collect::<Step<Nodes>>()?))
     }
 }
 
@@ -178,7 +191,7 @@ mod tests {
         block_on(mkfs(&*image, &Options { journal_blocks: Some(1024), ..Options::new(BLOCKS) })).unwrap();
         let fs = mounted(&image, 2_048, CommitMode::Legacy);
         let mut name = 0;
-        while fs.growth.borrow().is_none() {
+        while fs.growth.borrow().is_empty() {
             make_files(&fs, name..name + 1);
             name += 1;
         }
@@ -193,6 +206,45 @@ mod tests {
         block_on(fs.unmount()).unwrap();
         assert_eq!(problems(&image), Vec::<String>::new());
         assert_eq!(image.capacity_blocks(), BLOCKS);
+    }
+
+    /// Found by a cut in the recovery of a cut: the replay had written the inode, and not yet the new node that it named.
+    #[test]
+    fn a_replay_that_is_cut_behind_the_inode_of_the_journal_finds_the_log() {
+        for commit_mode in [CommitMode::Legacy, CommitMode::DualMode] {
+            let image = Rc::new(Image::in_memory(BLOCKS));
+            block_on(mkfs(&*image, &Options { journal_blocks: Some(1024), ..Options::new(BLOCKS) })).unwrap();
+            let fs = mounted(&image, 2_048, commit_mode);
+            // Free space in pieces, so that the journal needs more extents than its inode has room for.
+            let every_hundredth = |state: &mut State| {
+                (1..BLOCKS / 100).try_for_each(|at| state.allocate(Addr(at * 100), 1).map(drop))
+            };
+            block_on(fs.run(every_hundredth)).unwrap();
+            let depth = |fs: &Ext4| {
+                let path = |state: &mut State| {
+                    state.loaded_inode(Ino::JOURNAL)?;
+                    state.tree_path(Ino::JOURNAL, 0)
+                };
+                block_on(fs.run(path)).unwrap().len()
+            };
+            assert_eq!(depth(&fs), 0);
+            let mut name = 0;
+            while fs.growth.borrow().is_empty() {
+                make_files(&fs, name..name + 1);
+                name += 1;
+            }
+            assert_eq!(depth(&fs), 1, "{commit_mode:?}");
+            let mut torn = image.to_bytes().unwrap();
+            make_files(&fs, name..name + 1);
+            assert_eq!(fs.journal.blocks(), 2_048);
+            let Ok((Addr(table), _)) = fs.state.borrow().inode_place(Ino::JOURNAL) else { panic!() };
+            let block = table as usize * BLOCK_BYTES..(table as usize + 1) * BLOCK_BYTES;
+            torn[block.clone()].copy_from_slice(&image.to_bytes().unwrap()[block]);
+            let fs = mounted(&Rc::new(Image::from_bytes(&torn)), 0, commit_mode);
+            assert_eq!(depth(&fs), 1);
+            let last = format!("{}", name - 1);
+            block_on(fs.lookup(fs.root(), last.as_bytes())).unwrap();
+        }
     }
 
     /// A growth takes a part of what is free.

@@ -4,7 +4,8 @@
 //! is written durably. From then on the transaction counts, whatever is at the places of its blocks.
 //!
 //! Invariants:
-//! 1. A place is written only from a committed transaction, with the newest committed content of the block.
+//! 1. A place is written only from a committed transaction, with the newest committed content of the block. (A new node of the journal's
+//!    own extent tree is there before: `growth.rs`.)
 //! 2. A part of the log is written again only when what it held is durable at its places and the journal's superblock, also
 //!    durable, begins behind it.
 //! 3. A block that a transaction revokes is not written to its place any more from that commit on: it may be one of a file.
@@ -78,14 +79,6 @@ struct Encoded {
 
 /// Blocks in a row: the first one, and their number.
 pub(super) type Run = (Addr, u32);
-
-/// Blocks that the log gets next ([`super::growth`]).
-#[derive(Debug)]
-pub(super) struct Growth {
-    /// Transaction that has the inode with them.
-    pub(super) tid: u64,
-    pub(super) runs: Vec<Run>,
-}
 
 /// What checkpoints did.
 #[derive(Clone, Copy, Debug, Default)]
@@ -296,17 +289,20 @@ impl Journal {
         });
         answers(zeros.map(|write| self.port.write(write)).collect::<Vec<_>>()).await?;
         self.flush().await?;
-        {
-            let mut log = self.log.borrow_mut();
-            let more = runs.iter().flat_map(|&(addr, count)| (addr.0..).take(count as usize).map(Addr));
-            self.blocks.borrow_mut().extend(more);
-            log.superblock.blocks += runs.iter().map(|(_, count)| count).sum::<u32>();
-            let mut counts = self.counts.get();
-            counts.grown_blocks += runs.iter().map(|(_, count)| u64::from(*count)).sum::<u64>();
-            self.counts.set(counts);
-        }
-        let write = Write { fua: self.has_barriers, ..self.superblock_write() };
-        answer(self.port.write(write)).await
+        let more = runs.iter().flat_map(|&(addr, count)| (addr.0..).take(count as usize).map(Addr));
+        self.blocks.borrow_mut().extend(more);
+        let more = runs.iter().map(|(_, count)| count).sum::<u32>();
+        self.log.borrow_mut().superblock.blocks += more;
+        let mut counts = self.counts.get();
+        counts.grown_blocks += u64::from(more);
+        self.counts.set(counts);
+        self.write_superblock().await
+    }
+
+    /// Writes blocks, which nothing that is durable has, to their places durably, before the transaction that has them is committed.
+    pub(super) async fn write_ahead(&self, blocks: Vec<(Addr, Payload)>) -> Result<()> {
+        answers(runs(blocks).into_iter().map(|write| self.port.write(write))).await?;
+        self.flush().await
     }
 
     /// The newest committed content of a block, unless it is at its place already.
@@ -463,8 +459,7 @@ impl Journal {
         if self.planted != Some(PlantedBug::TailBeforeShare) {
             self.flush().await?;
         }
-        let write = Write { fua: self.has_barriers, ..self.superblock_write() };
-        answer(self.port.write(write)).await
+        self.write_superblock().await
     }
 
     /// Requests that bring blocks to their places, and counts them.
@@ -509,6 +504,12 @@ impl Journal {
         let log = self.log.borrow();
         let addr = |index: u32| self.addr(log.behind(start, index));
         runs((0..).map(addr).zip(body))
+    }
+
+    /// Writes its superblock durably.
+    async fn write_superblock(&self) -> Result<()> {
+        let write = Write { fua: self.has_barriers, ..self.superblock_write() };
+        answer(self.port.write(write)).await
     }
 
     fn superblock_write(&self) -> Write {

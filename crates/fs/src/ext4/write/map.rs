@@ -188,6 +188,11 @@ impl State {
         Ok(way)
     }
 
+    /// Addresses of the nodes below the root on the path to the leaf that maps a block, or would map it.
+    pub(super) fn tree_path(&self, ino: Ino, block: u64) -> Step<Vec<Addr>> {
+        Ok(self.way(ino, block)?.iter().map(|level| level.addr).filter(|&addr| addr != Addr::NULL).collect())
+    }
+
     /// The part of a file in which a block lies.
     pub(super) fn span(&self, ino: Ino, block: u64) -> Step<Span> {
         if block >= Geometry::FILE_BLOCKS_MAX {

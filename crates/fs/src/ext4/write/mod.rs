@@ -41,7 +41,7 @@ use crate::set::Scratch;
 use crate::vfs::{Errno, Event, Pool};
 use flashweir_core::Payload;
 use flight::Flight;
-use journal::{CheckpointCounts, Growth, Journal};
+use journal::{Journal, Run};
 pub use options::{CheckpointBy, Ext4Metrics, Ext4Options, Journaling, PlantedBug};
 use state::{State, Step, Stop, block_of};
 use std::cell::{Cell, RefCell};
@@ -64,8 +64,8 @@ pub struct Ext4 {
     options: Ext4Options,
     /// Number of blocks that are not available to files.
     overhead: Cell<u64>,
-    /// Blocks that the log is about to get.
-    growth: RefCell<Option<Growth>>,
+    /// Blocks that the log gets next ([`growth`]).
+    growth: RefCell<Vec<Run>>,
     recovered: AtMount,
     /// Numbers of the writes of data that have not ended, ascending; the next field is the next number.
     writing: RefCell<VecDeque<u64>>,
@@ -244,23 +244,14 @@ impl Ext4 {
     /// Counters since the mount.
     pub fn metrics(&self) -> Ext4Metrics {
         let journal = self.journal.counts();
-        let CheckpointCounts {
-            checkpoints,
-            home_writes,
-            shared_blocks,
-            shares,
-            escaped_blocks,
-            grown_blocks,
-        } = journal;
-        let metrics = self.state.borrow().metrics;
         Ext4Metrics {
-            checkpoints,
-            home_writes,
-            shared_blocks,
-            shares,
-            escaped_blocks,
-            grown_blocks,
-            ..metrics
+            checkpoints: journal.checkpoints,
+            home_writes: journal.home_writes,
+            shared_blocks: journal.shared_blocks,
+            shares: journal.shares,
+            escaped_blocks: journal.escaped_blocks,
+            grown_blocks: journal.grown_blocks,
+            ..self.state.borrow().metrics
         }
     }
 

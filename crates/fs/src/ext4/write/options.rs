@@ -40,11 +40,6 @@ pub enum CheckpointBy {
     Share,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
-fn is_zero(count: &u32) -> bool {
-    *count == 0
-}
-
 /// How a volume is mounted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -61,7 +56,7 @@ pub struct Ext4Options {
     /// How they get there.
     pub checkpoint_by: CheckpointBy,
     /// Most blocks of the journal, which doubles when a commit has to wait for room; 0: it does not grow.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "flashweir_core::is_zero")]
     pub journal_blocks_max: u32,
     /// With journalled data: whether a sync commits whatever was changed, of any file, as Linux does (share §8.12), or only waits for what
     /// was changed of its own.

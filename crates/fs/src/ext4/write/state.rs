@@ -758,7 +758,7 @@ impl State {
     }
 
     /// Encodes a changed node into the bytes of its block.
-    fn encode_extent_node(&mut self, addr: Addr) {
+    pub(super) fn encode_extent_node(&mut self, addr: Addr) {
         if let Some(buffer) = self.buffers.get_mut(&addr)
             && std::mem::take(&mut buffer.is_behind)
             && let Some((seed, node)) = buffer.node.get()
