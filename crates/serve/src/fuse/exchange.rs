@@ -77,6 +77,9 @@ impl Exchange {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::OpenOptions;
+    use std::os::fd::AsRawFd as _;
+    use std::os::unix::fs::MetadataExt as _;
 
     fn bytes(descriptor: i32, words: [u64; 4]) -> Vec<u8> {
         let mut bytes = descriptor.to_ne_bytes().to_vec();
@@ -109,10 +112,18 @@ mod tests {
         let exchange = |descriptor| Exchange::read(&bytes(descriptor, [0; 4])).unwrap();
         assert_eq!(exchange(9_999).first_file(thread, &directory), Err(Errno::BADF));
         assert_eq!(exchange(0).first_file(0, &directory), Err(Errno::OPNOTSUPP));
-        let file = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").unwrap();
-        use std::os::fd::AsRawFd as _;
-        assert_eq!(exchange(file.as_raw_fd()).first_file(thread, &directory), Err(Errno::XDEV));
-        let read_only = std::fs::File::open("/dev/null").unwrap();
-        assert_eq!(exchange(read_only.as_raw_fd()).first_file(thread, &directory), Err(Errno::BADF));
+        let open = |set: fn(&mut OpenOptions) -> &mut OpenOptions, path: &Path| {
+            let file = set(&mut OpenOptions::new()).open(path).unwrap();
+            exchange(file.as_raw_fd()).first_file(thread, &directory)
+        };
+        let null = Path::new("/dev/null");
+        assert_eq!(open(|it| it.read(true).write(true), null), Err(Errno::XDEV));
+        assert_eq!(open(|it| it.read(true), null), Err(Errno::BADF));
+        assert_eq!(open(|it| it.write(true), null), Err(Errno::BADF));
+        assert_eq!(open(|it| it.read(true).append(true), null), Err(Errno::BADF));
+        let own = directory.join(format!("flashweir-exchange-{thread}"));
+        let number = |path: &Path| NodeId(std::fs::metadata(path).unwrap().ino());
+        assert_eq!(open(|it| it.read(true).write(true).create(true), &own), Ok(number(&own)));
+        std::fs::remove_file(own).unwrap();
     }
 }
