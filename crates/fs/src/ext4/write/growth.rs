@@ -23,7 +23,7 @@ use super::state::{State, Step};
 use super::{Ext4, PlantedBug};
 use crate::port::{BLOCK_BYTES, payload_of};
 use crate::vfs::Errno;
-use flashweir_core::Payload;
+use flashweir_core::{Order, Payload};
 
 type Result<T> = std::result::Result<T, Errno>;
 /// Nodes of an extent tree with their addresses.
@@ -63,7 +63,7 @@ impl Ext4 {
             if self.is_dual() {
                 self.flush_until(self.dispatched.get()).await?;
             }
-            self.journal.write_ahead(nodes).await?;
+            self.journal.write_ahead(nodes, self.data_order(Order::Within)).await?;
         }
         let more = runs.iter().map(|(_, count)| u64::from(*count)).sum::<u64>();
         self.overhead.set(self.overhead.get() + more);

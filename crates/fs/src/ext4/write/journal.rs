@@ -30,7 +30,7 @@ use super::super::layout::journal::{
 };
 use super::{CheckpointBy, Ext4Options, PlantedBug};
 use crate::order::{STREAM, answer, answers};
-use crate::port::{BLOCK_BYTES, Block, BlockPort, Request, Share, Ticket, Write, bytes_of};
+use crate::port::{BLOCK_BYTES, Block, BlockPort, InOrder, Request, Share, Ticket, Write, bytes_of};
 use crate::vfs::{Errno, Timestamp};
 use flashweir_core::{Contents, Order, Payload};
 use std::cell::{Cell, RefCell};
@@ -299,9 +299,11 @@ impl Journal {
         self.write_superblock().await
     }
 
-    /// Writes blocks, which nothing that is durable has, to their places durably, before the transaction that has them is committed.
-    pub(super) async fn write_ahead(&self, blocks: Vec<(Addr, Payload)>) -> Result<()> {
-        answers(runs(blocks).into_iter().map(|write| self.port.write(write))).await?;
+    /// Writes blocks, which nothing that is durable has, to their places durably, before the transaction that has them is committed. They have
+    /// the order of data: a discard of what was there before may be on its way.
+    pub(super) async fn write_ahead(&self, blocks: Vec<(Addr, Payload)>, order: InOrder) -> Result<()> {
+        let writes = runs(blocks).into_iter().map(|write| Write { order, ..write });
+        answers(writes.map(|write| self.port.write(write))).await?;
         self.flush().await
     }
 
@@ -788,6 +790,26 @@ mod tests {
         let is_broken = journal.is_none_or(|block| JournalSuperblock::decode(&block).is_err())
             || shows(&disk, &run, run.states.len() - 1).is_none();
         assert!(is_broken);
+    }
+
+    /// The transaction that has the blocks, and the flush of its commit, come later.
+    #[test]
+    fn what_is_written_ahead_is_in_order_and_flushed() {
+        let port = Rc::new(Recorder { image: Image::in_memory(BLOCKS), requests: RefCell::default() });
+        let options = Ext4Options::default();
+        let journal =
+            block_on(Journal::open(Rc::clone(&port) as _, superblock(0), log_blocks(), &options)).unwrap();
+        let order = Some((STREAM, Order::Within));
+        let blocks = [7, 8, 20].map(|at| (Addr(at), content(at))).to_vec();
+        block_on(journal.write_ahead(blocks, order)).unwrap();
+        let requests = port.requests.borrow();
+        let [Request::Write(first), Request::Write(second), Request::Flush] = &requests[..] else {
+            panic!("{requests:?}")
+        };
+        assert_eq!(
+            (first.block, first.order, second.block, second.order),
+            (Block(7), order, Block(20), order)
+        );
     }
 
     #[test]
