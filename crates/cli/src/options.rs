@@ -385,14 +385,14 @@ pub(crate) enum ImportCommand {
 #[command(after_help = "Examples:
   weir waf
   weir waf --device rflush --policy greedy,fifo,d-choices
-  weir waf --device amf --over-provisioning 0.07,0.15,0.28 --set ftl.gc.hot_cold=false
+  weir waf --device amf-page --over-provisioning 0.07,0.15,0.28 --set ftl.gc.hot_cold=false
 
 The FTL of the device runs without time under uniformly random writes of one mapping unit until --settle times its capacity \
 is written; then write amplification is measured over --measure capacities. The closed form beside it takes the blocks \
 of a plane without those that are kept free (fifo: Desnoyers; greedy and d-choices: mean field of Van Houdt).")]
 pub(crate) struct WafArgs {
     /// A preset (see `weir device list`) or a device file
-    #[arg(long, short, value_name = "PRESET|FILE.toml", default_value = "amf")]
+    #[arg(long, short, value_name = "PRESET|FILE.toml", default_value = "amf-page")]
     pub(crate) device: String,
     /// Set a key of the device, as in ftl.gc.choices=4; may be given several times
     #[arg(long, value_name = "KEY=VALUE")]

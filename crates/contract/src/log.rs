@@ -7,7 +7,7 @@
 //! Invariants: positions, sequence numbers and, within a stream, epochs never decrease; the units of one acceptance are
 //! neighbours in the table of units; an operation completes at most once, after its submission.
 //!
-//! Deliberately absent: reads (they change nothing that a cut could reveal) and append segments.
+//! Deliberately absent: reads (they change nothing that a cut could reveal) and append segments (see [`crate::segments`]).
 
 use flashweir_core::command::{RangeFlush, StreamId, Tag};
 use flashweir_core::{Command, CommandId, Lpn, Op, Order, Payload};

@@ -353,17 +353,23 @@ pub enum Done {
         /// First sector of the appended range within the segment.
         offset: u32,
     },
-    /// State of a segment.
-    Segment {
-        /// Next sector to be written.
-        write_pointer: u32,
-        /// Sectors below this one survive a power cut.
-        durable_pointer: u32,
-        /// Number of deallocations so far.
-        generation: u32,
-    },
+    /// State of a segment. Boxed, because every answer has the size of the largest variant.
+    Segment(Box<SegmentReport>),
     /// Result of a read of the open channel. Boxed, because every answer has the size of the largest variant.
     Units(Box<Units>),
+}
+
+/// State of a segment (commands §5.4).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SegmentReport {
+    /// The sector behind the last one that was written.
+    pub write_pointer: u32,
+    /// Sectors below this one survive a power cut, as far as they were written.
+    pub durable_pointer: u32,
+    /// Number of deallocations so far.
+    pub generation: u32,
+    /// First sector of each mapping unit below the write pointer that was not written (write-once mode).
+    pub gaps: Vec<u32>,
 }
 
 /// Physical units with their out-of-band records, in the order of the command's addresses.
@@ -400,6 +406,8 @@ pub enum DeviceError {
     Misaligned { at: Address },
     /// A read of a unit that was not written since its last deallocation or erase.
     NotWritten { at: Address },
+    /// A first write to a segment while as many segments as the device allows are written in part.
+    TooManyOpen { limit: u32 },
     /// The source of a SHARE has no content.
     SourceUnmapped { lba: Lba },
     /// A destination occurs twice in a SHARE.
@@ -425,6 +433,9 @@ impl fmt::Display for DeviceError {
             Self::Overwrite { at } => write!(f, "{at} is written already, and was not erased since"),
             Self::Misaligned { at } => write!(f, "a write of a part of a page at {at}"),
             Self::NotWritten { at } => write!(f, "{at} was never written"),
+            Self::TooManyOpen { limit } => {
+                write!(f, "{limit} segments are written in part already, the most that the device allows")
+            }
             Self::SourceUnmapped { lba } => write!(f, "source sector {} has no content", lba.0),
             Self::InvalidBatch { lba } => write!(f, "destination sector {} occurs twice", lba.0),
             Self::OrderConflict => write!(f, "offset order contradicts epoch order"),

@@ -7,11 +7,13 @@
 //! Invariant: a report is a function of its configuration. Worlds are numbered, threads take them in order, and the
 //! report covers the first ones by number, whichever threads explored them.
 
+use super::append;
 use super::devices::{all_names, tiny};
 use super::explorer;
 use super::explorer::{Counts, Effort, Found, OPS, WorldSpec};
 use super::open;
 use super::replay::{ViolationReport, describe, report};
+use super::ruled;
 use super::token::{Chosen, bug_name};
 use flashweir_device::PlantedBug;
 use flashweir_device::config::FirmwareKind;
@@ -155,7 +157,8 @@ pub fn explore(
             let spec = WorldSpec { config: configs[device].clone(), seed, planted: config.planted, effort };
             let (counts, found) = match spec.config.firmware {
                 FirmwareKind::Page => explorer::explore_world(&spec),
-                FirmwareKind::OpenChannel => open::explore_world(&spec),
+                FirmwareKind::Append => ruled::explore_world::<append::World>(&spec),
+                FirmwareKind::OpenChannel => ruled::explore_world::<open::World>(&spec),
             };
             let violation = found.map(|found| match config.minimise {
                 true => report(&spec, &found),

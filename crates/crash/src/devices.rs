@@ -13,8 +13,8 @@ pub(super) use shape::Habit;
 use flashweir_core::Duration;
 use flashweir_device::DeviceConfig;
 use flashweir_device::config::{
-    Allocation, BufferConfig, BufferMode, Cell, FaultConfig, FirmwareKind, FtlConfig, Miss, OrderConfig,
-    PersistPolicy, RangeFlushSupport,
+    Allocation, AppendConfig, AppendMode, BufferConfig, BufferMode, Cell, EraseTime, FaultConfig,
+    FirmwareKind, FtlConfig, Miss, OrderConfig, PersistPolicy, RangeFlushSupport,
 };
 use flashweir_host::{DeadlineConfig, Dispatch, Epochs, HostConfig, Scheduler, Wait};
 use shape::{Layer, PLAIN, Shape};
@@ -138,9 +138,9 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     SHAPES.iter().map(|shape| shape.name)
 }
 
-/// Their names, and behind them those of tiny devices with an open channel.
+/// Their names, and behind them those of tiny devices with segments and with an open channel.
 pub fn all_names() -> impl Iterator<Item = &'static str> {
-    names().chain(OPEN)
+    names().chain(APPEND.iter().map(|(name, ..)| *name)).chain(OPEN)
 }
 
 /// The shape of the tiny device called `name`, from the table or drawn.
@@ -152,7 +152,8 @@ fn shape(name: &str) -> Option<Shape> {
 /// Returns the tiny device called `name`; one that is called `tiny-drawn-N` is drawn by its number.
 pub fn tiny(name: &str) -> Option<DeviceConfig> {
     let page = shape(name).map(|shape| DeviceConfig { name: name.into(), ..shape.config() });
-    page.or_else(|| tiny_open().into_iter().find(|config| config.name == name))
+    let others = || tiny_append().chain(tiny_open()).find(|config| config.name == name);
+    page.or_else(others)
 }
 
 /// Returns the habit of the histories of the tiny device called `name`.
@@ -180,6 +181,61 @@ pub fn layer(name: &str) -> Option<HostConfig> {
         Layer::Queues => HostConfig { dispatch: Dispatch::MultiQueue, queues: 3, ..config },
         Layer::Flushes => HostConfig { dispatch: Dispatch::Legacy(Wait::TransferAndFlush), ..config },
         Layer::Waits => HostConfig { dispatch: Dispatch::Legacy(Wait::Completion), ..config },
+    })
+}
+
+/// Segments of one page-sized unit to a page.
+const SEGMENTS: Shape = Shape { blocks_per_plane: 12, pages_per_block: 4, units_per_page: 1, ..PLAIN };
+/// Segments of two units to a page.
+const SEGMENTS_OF_TWO: Shape = Shape { units_per_page: 2, ..SEGMENTS };
+const IN_ORDER: AppendConfig = AppendConfig {
+    segments: 4,
+    lanes: 0,
+    mode: AppendMode::Sequential,
+    max_open: 0,
+    spare_blocks: 2,
+    erase: EraseTime::Background,
+    static_threshold: 0,
+};
+const WRITE_ONCE: AppendConfig = AppendConfig { mode: AppendMode::WriteOnce, ..IN_ORDER };
+
+/// Tiny devices with segments. They differ in the promise of the buffer, the mode, units per page, lanes, the time of erases, the order of
+/// streams, and in what fails.
+#[rustfmt::skip]
+const APPEND: [(&str, Shape, AppendConfig); 14] = [
+    ("tiny-d5", SEGMENTS, IN_ORDER),
+    ("tiny-d5-pages", SEGMENTS_OF_TWO, IN_ORDER),
+    ("tiny-d5-once", SEGMENTS, WRITE_ONCE),
+    ("tiny-d5-once-pages", Shape { buffer_units: 12, ..SEGMENTS_OF_TWO }, WRITE_ONCE),
+    ("tiny-d5-through", Shape { mode: BufferMode::WriteThrough, ..SEGMENTS_OF_TWO }, IN_ORDER),
+    ("tiny-d5-once-through", Shape { mode: BufferMode::WriteThrough, ..SEGMENTS }, WRITE_ONCE),
+    ("tiny-d5-protected", Shape { mode: BufferMode::PowerLossProtected, buffer_units: 12, ..SEGMENTS_OF_TWO },
+        AppendConfig { erase: EraseTime::FirstWrite, ..IN_ORDER }),
+    ("tiny-d5-once-protected", Shape { mode: BufferMode::PowerLossProtected, ..SEGMENTS_OF_TWO }, WRITE_ONCE),
+    ("tiny-d5-lazy", Shape { program_us: 600, ..SEGMENTS }, AppendConfig { erase: EraseTime::FirstWrite, ..IN_ORDER }),
+    ("tiny-d5-narrow", Shape { parallel: [2, 2, 1], access_us: 40, ..SEGMENTS_OF_TWO },
+        AppendConfig { lanes: 2, segments: 6, max_open: 3, ..IN_ORDER }),
+    ("tiny-d5-planes", Shape { parallel: [1, 2, 2], cell: Cell::Mlc, ..SEGMENTS },
+        AppendConfig { segments: 3, ..IN_ORDER }),
+    ("tiny-d5-ordered", Shape { order: PersistPolicy::InOrderWriteBack, buffer_units: 16, ..SEGMENTS }, IN_ORDER),
+    ("tiny-d5-failing", Shape { program_fail: 0.02, erase_fail: 0.02, blocks_per_plane: 20, ..SEGMENTS_OF_TWO },
+        AppendConfig { spare_blocks: 6, static_threshold: 3, ..IN_ORDER }),
+    ("tiny-d5-once-failing", Shape { program_fail: 0.02, blocks_per_plane: 20, order: PersistPolicy::InOrderWriteBack, buffer_units: 16,
+        ..SEGMENTS }, AppendConfig { spare_blocks: 6, static_threshold: 3, erase: EraseTime::FirstWrite, ..WRITE_ONCE }),
+];
+
+/// Tiny devices with segments.
+pub(super) fn tiny_append() -> impl Iterator<Item = DeviceConfig> {
+    APPEND.into_iter().map(|(name, shape, append)| {
+        let config = shape.config_with(0.0);
+        DeviceConfig {
+            name: name.into(),
+            firmware: FirmwareKind::Append,
+            ftl: FtlConfig::default(),
+            append,
+            faults: FaultConfig { paired_page_loss: false, ..config.faults },
+            ..config
+        }
     })
 }
 
@@ -212,6 +268,15 @@ pub(super) fn tiny_open() -> Vec<DeviceConfig> {
 mod tests {
     use super::*;
     use flashweir_device::Geometry;
+
+    #[test]
+    fn every_tiny_device_with_segments_is_valid_and_tiny() {
+        for config in tiny_append() {
+            config.validate().unwrap_or_else(|e| panic!("{}: {e}", config.name));
+            let geometry = Geometry::new(&config);
+            assert!(geometry.user_units <= 240 && geometry.blocks() <= 64, "{}", config.name);
+        }
+    }
 
     #[test]
     fn every_tiny_device_is_valid_and_tiny() {

@@ -7,6 +7,7 @@
 //! Invariants: a report is a function of its configuration, whatever the number of threads; nothing here reads a clock.
 #![forbid(unsafe_code)]
 
+mod append;
 pub mod campaign;
 pub mod devices;
 pub mod explorer;
@@ -16,6 +17,7 @@ pub mod litmus;
 mod open;
 pub mod recorded;
 pub mod replay;
+mod ruled;
 pub mod sim;
 pub mod token;
 pub mod workload;

@@ -11,24 +11,16 @@
 //! 3. What can be read is what was written there; the written pages of an erase block are a prefix.
 //! 4. An erase block whose erase has completed is empty, and accepts its pages again.
 
-use crate::explorer::{Counts, Fault, Found, WorldSpec, caught, combinations, cut_device};
-use crate::token::{Chosen, Token};
+use crate::explorer::WorldSpec;
+use crate::ruled::{Core, Ruled};
 use flashweir_core::command::{OPEN_NAMESPACE, PpaWrite, pattern};
 use flashweir_core::oob::{OobRecord, Owner};
-use flashweir_core::{
-    Agenda, Command, CommandId, Completion, Data, DeviceError, Done, Lpn, Op, Payload, Ppa, RandomStream,
-};
+use flashweir_core::{Command, CommandId, Completion, Data, DeviceError, Done, Lpn, Op, Payload, Ppa};
+use flashweir_device::Device;
 use flashweir_device::flash::PageState;
-use flashweir_device::{Device, Effect, Event, Media, Recovery, Torn};
 use flashweir_ftl::BlockId;
 use flashweir_ftl::geometry::PageAddr;
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
-
-/// Commands of the history of a boot.
-const COMMANDS: u32 = 48;
-/// Commands in flight at most.
-const DEPTH: usize = 6;
+use std::collections::BTreeMap;
 
 /// What a host knows of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,23 +49,10 @@ struct Flying {
     expected: Expected,
 }
 
-/// A command of the present boot, for the drawing.
+/// A host of an open channel.
 #[derive(Clone, Debug)]
-struct Line {
-    number: u64,
-    text: String,
-    /// Events before it was submitted, and before it was answered.
-    events: [Option<u32>; 2],
-    error: Option<DeviceError>,
-}
-
-/// A host with a device of its own.
-#[derive(Clone, Debug)]
-struct World<'a> {
-    spec: &'a WorldSpec,
-    device: Device,
-    agenda: Agenda<Event>,
-    random: RandomStream,
+pub(crate) struct World<'a> {
+    core: Core<'a>,
     /// By block and page.
     pages: Vec<Vec<Known>>,
     /// Where each block is written next, as the host sees it.
@@ -81,204 +60,163 @@ struct World<'a> {
     /// Blocks that are being erased.
     erasing: Vec<bool>,
     flying: BTreeMap<u64, Flying>,
-    next: u64,
-    events: u32,
-    lines: Vec<Line>,
 }
 
-/// A violation, and the drawing of what led to it.
-type Violation = Box<(Found, String)>;
+impl<'a> Ruled<'a> for World<'a> {
+    const NAME: &'static str = "open";
+    const COMMANDS: u32 = 48;
+    const HAS_RECOVERY: bool = false;
 
-/// The world at the beginning of a boot: each boot before it is cut before every event in every way that the interrupted operations allow,
-/// and one of its cuts, drawn by the world's seed, is the beginning of the next.
-fn reached<'a>(spec: &'a WorldSpec, boot: u32, counts: &mut Counts) -> Result<World<'a>, Violation> {
-    (0..boot).try_fold(World::new(spec), |world, boot| world.live(boot, COMMANDS, None, counts))
-}
-
-/// Explores all boots of a world.
-pub(crate) fn explore_world(spec: &WorldSpec) -> (Counts, Option<Found>) {
-    let mut counts = Counts { worlds: 1, ..Counts::default() };
-    let found = reached(spec, spec.effort.boots, &mut counts).err().map(|violation| violation.0);
-    (counts, found)
-}
-
-/// Does again what a token says: the fault, if there is one, and the drawing.
-///
-/// # Errors
-/// The token names operations that are not the first ones of the history, or a cut of a recovery, of which an open channel has none.
-pub(crate) fn replay(spec: &WorldSpec, token: &Token) -> Result<(Option<Fault>, String), String> {
-    let limit = match &token.ops {
-        Chosen::All => COMMANDS,
-        Chosen::Some(ops) if ops.iter().copied().eq(0..ops.len() as u32) => ops.len() as u32,
-        Chosen::Some(_) => return Err(format!("`{}`: expected the first commands, such as 0-7", token.ops)),
-    };
-    if !token.nested.is_empty() {
-        return Err("an open channel has no recovery that could be cut".into());
-    }
-    let mut counts = Counts::default();
-    let world = reached(spec, token.boot, &mut counts)
-        .and_then(|world| world.live(token.boot, limit, Some(token), &mut counts));
-    Ok(match world {
-        Ok(world) if world.events < token.cut => (None, "the history ends before the cut\n".into()),
-        Ok(world) => (None, world.drawing(&token.torn, None)),
-        Err(violation) => (Some(violation.0.fault), violation.1),
-    })
-}
-
-/// The least number of first commands of the boot after which a fault of the same sort is found, as a token.
-pub(crate) fn shortest(spec: &WorldSpec, found: &Found) -> Option<Token> {
-    let mut counts = Counts::default();
-    let world = reached(spec, found.boot, &mut counts).ok()?;
-    (1..=COMMANDS).find_map(|limit| {
-        let (other, _) = *world.clone().live(found.boot, limit, None, &mut counts).err()?;
-        let is_alike = other.fault.resembles(&found.fault);
-        is_alike.then(|| other.token(spec, Chosen::Some((0..limit).collect())))
-    })
-}
-
-/// Turns a broken rule and a failed assertion of the device into a fault.
-fn held<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, Fault> {
-    caught(work)?.map_err(Fault::Rule)
-}
-
-impl<'a> World<'a> {
     fn new(spec: &'a WorldSpec) -> Self {
-        let device = Device::new(spec.config.clone(), spec.options());
-        let geometry = device.geometry();
+        let core = Core::new(spec, "open channel");
+        let geometry = core.device.geometry();
         let (blocks, pages) = (geometry.blocks() as usize, geometry.pages_per_block as usize);
         Self {
-            agenda: Agenda::default(),
-            random: RandomStream::new(spec.seed, "open channel"),
             pages: vec![vec![Known::Empty; pages]; blocks],
             pointers: vec![0; blocks],
             erasing: vec![false; blocks],
             flying: BTreeMap::new(),
-            next: 1,
-            events: 0,
-            lines: Vec::new(),
-            spec,
-            device,
+            core,
         }
     }
 
-    /// One boot of so many commands, cut before each event and at its end; gives the world after one of the cuts. If a cut is `asked` for it
-    /// is the only one, and the world is given as it was there.
-    fn live(
-        mut self,
-        boot: u32,
-        commands: u32,
-        asked: Option<&Token>,
-        counts: &mut Counts,
-    ) -> Result<Self, Violation> {
-        counts.histories += 1;
-        let stream = |what: &str| RandomStream::new(self.spec.seed, &format!("open-{what}-{boot}"));
-        let [mut carry, mut tears] = ["carry", "tears"].map(stream);
-        self.random = stream("boot");
-        let (mut left, mut chosen, mut offers) = (commands, None, 0);
-        let mut known = BTreeSet::new();
-        let violation = |world: &Self, torn: &[Torn], fault| {
-            let drawing = world.drawing(torn, Some(&fault));
-            let (cut, torn) = (world.events, torn.to_vec());
-            Box::new((Found { fault, boot, cut, torn, nested: Vec::new() }, drawing))
+    fn core(&self) -> &Core<'a> {
+        &self.core
+    }
+
+    fn core_mut(&mut self) -> &mut Core<'a> {
+        &mut self.core
+    }
+
+    /// A program of one to three pages, an erase, a read, a FLUSH, or a program that has to be refused.
+    fn choose(&mut self) -> Option<(Command, String)> {
+        let geometry = self.core.device.geometry().clone();
+        let block = self.core.random.below(u64::from(geometry.blocks())) as usize;
+        let (id, number) = (BlockId(block as u32), self.core.next);
+        let full = geometry.pages_per_block;
+        let pointer = self.pointers[block];
+        let program = |first: u32, pages: u32| {
+            let ppas: Vec<Ppa> = (first..first + pages)
+                .flat_map(|page| (0..geometry.units_per_page).map(move |unit| (page, unit)))
+                .map(|(page, unit)| geometry.ppa(PageAddr { block: id, page }, unit))
+                .collect();
+            let records = ppas.iter().map(|ppa| record(number, *ppa)).collect();
+            let blocks = ppas.len() as u32 * geometry.lbas_per_unit as u32;
+            Op::from(PpaWrite { ppas: ppas.into(), blocks, records, data: Data::Pattern(number) })
         };
-        loop {
-            while left > 0 && self.flying.len() < DEPTH {
-                left -= 1;
-                held(|| self.submit()).map_err(|fault| violation(&self, &[], fault))?;
-            }
-            let next = self.agenda.peek();
-            if next.is_none() {
-                held(|| self.check_end()).map_err(|fault| violation(&self, &[], fault))?;
-            }
-            let now = next.unwrap_or_else(|| self.agenda.now());
-            counts.moments += 1;
-            let torn = match asked {
-                None => combinations(&self.device.interrupted(now), &mut tears),
-                Some(token) if token.cut == self.events => vec![token.torn.clone()],
-                Some(_) => Vec::new(),
-            };
-            for torn in torn {
-                // What is interrupted may be what the medium forbids, so that the cut itself fails.
-                let after = caught(|| cut_device(&self.device, now, &torn)).and_then(|media| {
-                    counts.states += 1;
-                    counts.judged += 1;
-                    counts.distinct += u64::from(known.insert(media.digest()));
-                    held(|| self.after(media))
-                });
-                let after = after.map_err(|fault| violation(&self, &torn, fault))?;
-                if asked.is_some() {
-                    return Ok(self);
+        let (op, text, expected) = match self.core.random.below(12) {
+            0..6 if !self.erasing[block] && pointer < full => {
+                let pages = (1 + self.core.random.below(3) as u32).min(full - pointer);
+                for page in pointer..pointer + pages {
+                    self.pages[block][page as usize] = Known::Written { operation: number, is_done: false };
                 }
-                offers += 1;
-                if carry.below(offers) == 0 {
-                    chosen = Some(after);
-                }
+                self.pointers[block] += pages;
+                let text = format!("program of block {block}, pages {pointer} to {}", pointer + pages - 1);
+                (program(pointer, pages), text, Expected::Known(Known::Empty))
             }
-            let Some((now, event)) = self.agenda.pop() else { return Ok(chosen.unwrap_or(self)) };
-            self.events += 1;
-            counts.events += 1;
-            let mut effects = Vec::new();
-            let done = held(|| {
-                self.device.event(now, event, &mut effects);
-                self.carry_out(effects)
-            });
-            done.map_err(|fault| violation(&self, &[], fault))?;
-        }
-    }
-
-    /// Every command has been answered, and the device holds to its invariants.
-    fn check_end(&self) -> Result<(), String> {
-        if !self.flying.is_empty() {
-            return Err(format!("commands never complete\n{}", self.device.describe()));
-        }
-        self.device.audit();
-        Ok(())
-    }
-
-    /// The commands of the boot, and what the cut left of those under way.
-    fn drawing(&self, torn: &[Torn], fault: Option<&Fault>) -> String {
-        let mut text = String::new();
-        for Line { number, text: what, events: [begun, ended], error } in &self.lines {
-            let _ = write!(text, "{number:>5}  {what:<34} event {:>4} ", begun.unwrap_or_default());
-            let _ = match (ended, error) {
-                (Some(at), None) => writeln!(text, "to {at:>4}"),
-                (Some(at), Some(error)) => writeln!(text, "to {at:>4}: {error}"),
-                (None, _) => writeln!(text, "  under way"),
-            };
-        }
-        let _ = write!(text, "power loss after {} events", self.events);
-        let words = torn.iter().map(|torn| match torn {
-            Torn::Absent => "absent",
-            Torn::Damaged => "damaged",
-            Torn::Done => "finished",
-        });
-        let words: Vec<&str> = words.collect();
-        let _ = match words.is_empty() {
-            true => writeln!(text),
-            false => writeln!(text, "; interrupted operations: {}", words.join(", ")),
+            0..8 if !self.erasing[block] && pointer > full / 2 => {
+                self.erasing[block] = true;
+                let op = Op::PpaErase([geometry.ppa(PageAddr { block: id, page: 0 }, 0)].into());
+                (op, format!("erase of block {block}"), Expected::Known(Known::Empty))
+            }
+            8 => (Op::Flush, "FLUSH".into(), Expected::Known(Known::Empty)),
+            // A page that was written, or lies in a block that is to be erased; or one behind the next one.
+            9 if self.erasing[block] || pointer > 0 => {
+                let page = self.core.random.below(u64::from(pointer.max(1))) as u32;
+                let at = flashweir_core::Address::Ppa(geometry.ppa(PageAddr { block: id, page }, 0));
+                let expected = Expected::Refusal(DeviceError::Overwrite { at });
+                (program(page, 1), format!("program of block {block}, page {page} again"), expected)
+            }
+            9 if pointer + 1 < full => {
+                let at =
+                    flashweir_core::Address::Ppa(geometry.ppa(PageAddr { block: id, page: pointer + 1 }, 0));
+                let expected = pointer * geometry.units_per_page;
+                let expected = Expected::Refusal(DeviceError::OutOfOrder { at, expected });
+                (
+                    program(pointer + 1, 1),
+                    format!("program of block {block}, page {} early", pointer + 1),
+                    expected,
+                )
+            }
+            _ => {
+                let page = self.core.random.below(u64::from(full)) as u32;
+                let unit = self.core.random.below(u64::from(geometry.units_per_page)) as u32;
+                let ppa = geometry.ppa(PageAddr { block: id, page }, unit);
+                let known = if self.erasing[block] { Known::Empty } else { self.pages[block][page as usize] };
+                let op = Op::PpaRead { ppas: [ppa].into(), blocks: geometry.lbas_per_unit as u32 };
+                (op, format!("read of block {block}, page {page}, unit {unit}"), Expected::Known(known))
+            }
         };
-        if let Some(Fault::Rule(what)) = fault {
-            let _ = writeln!(text, "{what}");
-        }
-        text
+        self.flying.insert(number, Flying { op: op.clone(), expected });
+        Some((Command { ns: OPEN_NAMESPACE, ..Command::new(number, op) }, text))
     }
 
-    /// Recovers a medium and judges what it shows.
-    fn after(&self, media: Media) -> Result<Self, String> {
-        let (device, _) = Recovery::begin(&self.spec.config, self.spec.options(), media).finish();
-        device.audit();
+    fn accepted(&mut self, _: u64) {}
+
+    fn completed(
+        &mut self,
+        Completion { id: CommandId(number), result, .. }: Completion,
+    ) -> Result<(), String> {
+        let Flying { op, expected } =
+            self.flying.remove(&number).ok_or_else(|| format!("command {number} completes twice"))?;
+        let known = match expected {
+            Expected::Known(known) => known,
+            Expected::Refusal(expected) => return self.refused(number, &op, &expected, result),
+        };
+        let geometry = self.core.device.geometry();
+        let page_of = |ppa: &Ppa| geometry.page_of(*ppa).0;
+        match (op, result) {
+            (Op::PpaWrite(write), result) => {
+                for at in write.ppas.iter().map(page_of) {
+                    let known = &mut self.pages[at.block.0 as usize][at.page as usize];
+                    *known = match result {
+                        Ok(_) => Known::Written { operation: number, is_done: true },
+                        Err(_) => Known::Open { operation: number },
+                    };
+                }
+                match result {
+                    Ok(_) => Ok(()),
+                    // The block is closed early.
+                    Err(DeviceError::WriteFault { .. }) => {
+                        let block = page_of(&write.ppas[0]).block.0 as usize;
+                        self.pointers[block] = geometry.pages_per_block;
+                        Ok(())
+                    }
+                    // A page before these has failed, of which the host does not know yet.
+                    Err(DeviceError::Overwrite { .. })
+                        if self.core.device.config().faults.program_fail > 0.0 =>
+                    {
+                        Ok(())
+                    }
+                    Err(error) => Err(format!("write {number}: {error}")),
+                }
+            }
+            (Op::PpaErase(ppas), result) => {
+                let block = page_of(&ppas[0]).block.0 as usize;
+                self.erasing[block] = false;
+                match result {
+                    Ok(_) => {
+                        self.pages[block].fill(Known::Empty);
+                        self.pointers[block] = 0;
+                        Ok(())
+                    }
+                    Err(DeviceError::WriteFault { .. }) => Ok(()),
+                    Err(error) => Err(format!("erase {number}: {error}")),
+                }
+            }
+            (Op::PpaRead { ppas, .. }, result) => read_back(known, ppas[0], &result)
+                .map_err(|what| format!("read {number} of {:?}: {what}", ppas[0])),
+            (_, result) => result.map(drop).map_err(|error| format!("flush {number}: {error}")),
+        }
+    }
+
+    fn after(&self, device: Device) -> Result<Self, String> {
         let mut after = Self {
-            spec: self.spec,
-            device,
-            agenda: Agenda::default(),
-            random: self.random.clone(),
+            core: self.core.above(device),
             pages: self.pages.clone(),
             pointers: self.pointers.clone(),
             erasing: vec![false; self.erasing.len()],
             flying: BTreeMap::new(),
-            next: self.next,
-            events: 0,
-            lines: Vec::new(),
         };
         for block in 0..after.pages.len() {
             after.judge(block, self.erasing[block])?;
@@ -286,11 +224,17 @@ impl<'a> World<'a> {
         Ok(after)
     }
 
+    fn sees_the_same(&self, other: &Self) -> bool {
+        self.pages == other.pages
+    }
+}
+
+impl World<'_> {
     /// Holds one block against what is known, and takes over what it shows.
     fn judge(&mut self, block: usize, is_erasing: bool) -> Result<(), String> {
-        let media = self.device.media();
+        let media = self.core.device.media();
         let id = BlockId(block as u32);
-        let geometry = self.device.geometry();
+        let geometry = self.core.device.geometry();
         let written = media.pages_written(id);
         for page in 0..geometry.pages_per_block {
             let known = self.pages[block][page as usize];
@@ -337,144 +281,6 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Submits a program of one to three pages, an erase, a read, a FLUSH, or a program that has to be refused.
-    fn submit(&mut self) -> Result<(), String> {
-        let geometry = self.device.geometry().clone();
-        let block = self.random.below(u64::from(geometry.blocks())) as usize;
-        let (id, number) = (BlockId(block as u32), self.next);
-        let full = geometry.pages_per_block;
-        let pointer = self.pointers[block];
-        let program = |first: u32, pages: u32| {
-            let ppas: Vec<Ppa> = (first..first + pages)
-                .flat_map(|page| (0..geometry.units_per_page).map(move |unit| (page, unit)))
-                .map(|(page, unit)| geometry.ppa(PageAddr { block: id, page }, unit))
-                .collect();
-            let records = ppas.iter().map(|ppa| record(number, *ppa)).collect();
-            let blocks = ppas.len() as u32 * geometry.lbas_per_unit as u32;
-            Op::from(PpaWrite { ppas: ppas.into(), blocks, records, data: Data::Pattern(number) })
-        };
-        let (op, text, expected) = match self.random.below(12) {
-            0..6 if !self.erasing[block] && pointer < full => {
-                let pages = (1 + self.random.below(3) as u32).min(full - pointer);
-                for page in pointer..pointer + pages {
-                    self.pages[block][page as usize] = Known::Written { operation: number, is_done: false };
-                }
-                self.pointers[block] += pages;
-                let text = format!("program of block {block}, pages {pointer} to {}", pointer + pages - 1);
-                (program(pointer, pages), text, Expected::Known(Known::Empty))
-            }
-            0..8 if !self.erasing[block] && pointer > full / 2 => {
-                self.erasing[block] = true;
-                let op = Op::PpaErase([geometry.ppa(PageAddr { block: id, page: 0 }, 0)].into());
-                (op, format!("erase of block {block}"), Expected::Known(Known::Empty))
-            }
-            8 => (Op::Flush, "FLUSH".into(), Expected::Known(Known::Empty)),
-            // A page that was written, or lies in a block that is to be erased; or one behind the next one.
-            9 if self.erasing[block] || pointer > 0 => {
-                let page = self.random.below(u64::from(pointer.max(1))) as u32;
-                let at = flashweir_core::Address::Ppa(geometry.ppa(PageAddr { block: id, page }, 0));
-                let expected = Expected::Refusal(DeviceError::Overwrite { at });
-                (program(page, 1), format!("program of block {block}, page {page} again"), expected)
-            }
-            9 if pointer + 1 < full => {
-                let at =
-                    flashweir_core::Address::Ppa(geometry.ppa(PageAddr { block: id, page: pointer + 1 }, 0));
-                let expected = pointer * geometry.units_per_page;
-                let expected = Expected::Refusal(DeviceError::OutOfOrder { at, expected });
-                (
-                    program(pointer + 1, 1),
-                    format!("program of block {block}, page {} early", pointer + 1),
-                    expected,
-                )
-            }
-            _ => {
-                let page = self.random.below(u64::from(full)) as u32;
-                let unit = self.random.below(u64::from(geometry.units_per_page)) as u32;
-                let ppa = geometry.ppa(PageAddr { block: id, page }, unit);
-                let known = if self.erasing[block] { Known::Empty } else { self.pages[block][page as usize] };
-                let op = Op::PpaRead { ppas: [ppa].into(), blocks: geometry.lbas_per_unit as u32 };
-                (op, format!("read of block {block}, page {page}, unit {unit}"), Expected::Known(known))
-            }
-        };
-        self.next += 1;
-        self.lines.push(Line { number, text, events: [Some(self.events), None], error: None });
-        self.flying.insert(number, Flying { op: op.clone(), expected });
-        let command = Command { ns: OPEN_NAMESPACE, ..Command::new(number, op) };
-        let mut effects = Vec::new();
-        self.device.command(self.agenda.now(), command, &mut effects);
-        self.carry_out(effects)
-    }
-
-    fn carry_out(&mut self, effects: Vec<Effect>) -> Result<(), String> {
-        for effect in effects {
-            match effect {
-                Effect::At(at, event) => self.agenda.at(at, event),
-                Effect::Accepted { .. } => {}
-                Effect::Complete(completion) => self.completed(completion)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn completed(
-        &mut self,
-        Completion { id: CommandId(number), result, .. }: Completion,
-    ) -> Result<(), String> {
-        let Flying { op, expected } =
-            self.flying.remove(&number).ok_or_else(|| format!("command {number} completes twice"))?;
-        if let Some(line) = self.lines.iter_mut().find(|line| line.number == number) {
-            line.events[1] = Some(self.events);
-            line.error = result.as_ref().err().cloned();
-        }
-        let known = match expected {
-            Expected::Known(known) => known,
-            Expected::Refusal(expected) => return self.refused(number, &op, &expected, result),
-        };
-        let geometry = self.device.geometry();
-        let page_of = |ppa: &Ppa| geometry.page_of(*ppa).0;
-        match (op, result) {
-            (Op::PpaWrite(write), result) => {
-                for at in write.ppas.iter().map(page_of) {
-                    let known = &mut self.pages[at.block.0 as usize][at.page as usize];
-                    *known = match result {
-                        Ok(_) => Known::Written { operation: number, is_done: true },
-                        Err(_) => Known::Open { operation: number },
-                    };
-                }
-                match result {
-                    Ok(_) => Ok(()),
-                    // The block is closed early.
-                    Err(DeviceError::WriteFault { .. }) => {
-                        let block = page_of(&write.ppas[0]).block.0 as usize;
-                        self.pointers[block] = geometry.pages_per_block;
-                        Ok(())
-                    }
-                    // A page before these has failed, of which the host does not know yet.
-                    Err(DeviceError::Overwrite { .. }) if self.device.config().faults.program_fail > 0.0 => {
-                        Ok(())
-                    }
-                    Err(error) => Err(format!("write {number}: {error}")),
-                }
-            }
-            (Op::PpaErase(ppas), result) => {
-                let block = page_of(&ppas[0]).block.0 as usize;
-                self.erasing[block] = false;
-                match result {
-                    Ok(_) => {
-                        self.pages[block].fill(Known::Empty);
-                        self.pointers[block] = 0;
-                        Ok(())
-                    }
-                    Err(DeviceError::WriteFault { .. }) => Ok(()),
-                    Err(error) => Err(format!("erase {number}: {error}")),
-                }
-            }
-            (Op::PpaRead { ppas, .. }, result) => read_back(known, ppas[0], &result)
-                .map_err(|what| format!("read {number} of {:?}: {what}", ppas[0])),
-            (_, result) => result.map(drop).map_err(|error| format!("flush {number}: {error}")),
-        }
-    }
-
     /// Judges the answer to a program that is not for the next page of its block. A block that has failed refuses it as such.
     fn refused(
         &self,
@@ -483,7 +289,7 @@ impl<'a> World<'a> {
         expected: &DeviceError,
         result: Result<Done, DeviceError>,
     ) -> Result<(), String> {
-        let faults = &self.device.config().faults;
+        let faults = &self.core.device.config().faults;
         let may_fail = faults.program_fail > 0.0 || faults.erase_fail > 0.0;
         match result {
             Err(error) if error == *expected => Ok(()),
@@ -526,45 +332,34 @@ mod tests {
     use super::*;
 
     use crate::devices::tiny_open;
-    use crate::explorer::Effort;
+    use crate::explorer::{Counts, Effort, Fault, Found};
+    use crate::ruled::{explore_world, live, medium, quiet};
+    use crate::token::Chosen;
+    use flashweir_device::{Media, Recovery};
 
     fn specs() -> impl Iterator<Item = WorldSpec> {
         let of = |config| WorldSpec { config, seed: 3, planted: None, effort: Effort::SHALLOW };
         tiny_open().into_iter().map(of)
     }
 
-    /// A world without cuts whose commands have all completed.
-    fn quiet(spec: &WorldSpec) -> World<'_> {
-        let mut world = World::new(spec);
-        for _ in 0..60 {
-            world.submit().unwrap();
-            while let Some((now, event)) = world.agenda.pop() {
-                let mut effects = Vec::new();
-                world.device.event(now, event, &mut effects);
-                world.carry_out(effects).unwrap();
-            }
-        }
-        assert!(world.flying.is_empty());
-        world
-    }
-
     #[test]
     fn a_device_that_loses_what_completed_is_found_out() {
         for spec in specs() {
-            let mut world = quiet(&spec);
-            let media = cut_device(&world.device, world.agenda.now(), &[]);
-            world.after(media.clone()).unwrap();
+            let mut world: World = quiet(&spec, 60);
+            let media = medium(&world.core);
+            let woken = |media: Media| Recovery::begin(&spec.config, spec.options(), media).finish().0;
+            world.after(woken(media.clone())).unwrap();
             let is_held = |pages: &Vec<Known>| {
                 pages.iter().any(|page| matches!(page, Known::Written { is_done: true, .. }))
             };
             let block = BlockId(world.pages.iter().position(is_held).expect("something was written") as u32);
             let mut erased = media.clone();
             erased.erase(block);
-            assert!(world.after(erased).is_err());
+            assert!(world.after(woken(erased)).is_err());
             let page =
                 world.pages[block.0 as usize].iter_mut().find(|page| matches!(page, Known::Written { .. }));
             *page.unwrap() = Known::Written { operation: 1 << 30, is_done: true };
-            assert!(world.after(media).is_err(), "another version than was written");
+            assert!(world.after(woken(media)).is_err(), "another version than was written");
         }
     }
 
@@ -573,16 +368,15 @@ mod tests {
     fn regression_a_hang_is_shown_again_by_its_token() {
         for spec in specs() {
             let mut world = World::new(&spec);
-            let expected = Expected::Known(Known::Empty);
-            world.flying.insert(u64::MAX, Flying { op: Op::Flush, expected });
+            world.core.in_flight += 1;
             let mut counts = Counts::default();
             let hang =
                 |found: &Found| matches!(&found.fault, Fault::Rule(what) if what.contains("never complete"));
             let (found, _) =
-                *world.clone().live(0, 4, None, &mut counts).expect_err("a command never completes");
+                *live(world.clone(), 0, 4, None, &mut counts).expect_err("a command never completes");
             assert!(hang(&found), "{found:?}");
             let token = found.token(&spec, Chosen::Some((0..4).collect()));
-            let (again, _) = *world.live(0, 4, Some(&token), &mut counts).expect_err("it still does not");
+            let (again, _) = *live(world, 0, 4, Some(&token), &mut counts).expect_err("it still does not");
             assert!(hang(&again), "{again:?}");
         }
     }
@@ -590,9 +384,9 @@ mod tests {
     #[test]
     fn a_world_repeats() {
         for spec in specs() {
-            let (counts, found) = explore_world(&spec);
+            let (counts, found) = explore_world::<World>(&spec);
             assert_eq!(found, None);
-            assert_eq!(explore_world(&spec), (counts, None));
+            assert_eq!(explore_world::<World>(&spec), (counts, None));
             assert!(counts.states > 200 && counts.distinct > 50, "{counts:?}");
         }
     }

@@ -2,12 +2,14 @@
 //!
 //! Invariant: a replay does everything that the exploration did to this one medium, including all checks.
 
+use super::append;
 use super::devices::tiny;
 use super::explorer::{
     Effort, Fault, Found, WorldSpec, boot_device, boot_history, caught, contents, cut, exercise_device,
     explore_boot, observed,
 };
 use super::open;
+use super::ruled;
 use super::sim::{Misbehaviour, Sim};
 use super::token::{Chosen, Token};
 use super::workload::History;
@@ -58,8 +60,12 @@ pub fn world_of(token: &Token) -> Result<WorldSpec, String> {
 /// Replays a token exactly.
 pub fn replay(token: &Token) -> Result<Replayed, String> {
     let spec = world_of(token)?;
-    if spec.config.firmware == FirmwareKind::OpenChannel {
-        let (fault, drawing) = open::replay(&spec, token)?;
+    let ruled = match spec.config.firmware {
+        FirmwareKind::Page => None,
+        FirmwareKind::Append => Some(ruled::replay::<append::World>(&spec, token)?),
+        FirmwareKind::OpenChannel => Some(ruled::replay::<open::World>(&spec, token)?),
+    };
+    if let Some((fault, drawing)) = ruled {
         return Ok(Replayed { fault, drawing });
     }
     let device = match boot_device(&spec, token.boot) {
@@ -163,8 +169,10 @@ pub fn report(spec: &WorldSpec, found: &Found) -> ViolationReport {
 
 /// Returns the shortest list of operations after which exploration finds a fault of the same sort.
 fn shortest(spec: &WorldSpec, found: &Found) -> Option<Token> {
-    if spec.config.firmware == FirmwareKind::OpenChannel {
-        return open::shortest(spec, found);
+    match spec.config.firmware {
+        FirmwareKind::Page => {}
+        FirmwareKind::Append => return ruled::shortest::<append::World>(spec, found),
+        FirmwareKind::OpenChannel => return ruled::shortest::<open::World>(spec, found),
     }
     let start = boot_device(spec, found.boot).ok()?;
     let history = boot_history(spec, found.boot);

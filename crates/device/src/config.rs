@@ -25,6 +25,9 @@ pub struct DeviceConfig {
     /// Map, allocation, garbage collection and wear-levelling.
     #[serde(default)]
     pub ftl: FtlConfig,
+    /// Segments.
+    #[serde(default, skip_serializing_if = "AppendConfig::is_default")]
+    pub append: AppendConfig,
     /// The write buffer.
     #[serde(default)]
     pub buffer: BufferConfig,
@@ -46,6 +49,8 @@ pub enum FirmwareKind {
     /// Page-mapped: the map is in the device, and hosts see sectors.
     #[default]
     Page,
+    /// Append: a map of whole blocks and no GC; hosts write segments in order and deallocate them (append-segments §3).
+    Append,
     /// Open channel: no map; hosts see physical units and erase blocks themselves (open-channel §6).
     OpenChannel,
 }
@@ -381,6 +386,68 @@ pub struct WearConfig {
 impl Default for WearConfig {
     fn default() -> Self {
         Self { dynamic: true, static_threshold: 100 }
+    }
+}
+
+/// Which sectors of a segment may be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AppendMode {
+    /// The next one, as in a zone of NVMe ZNS.
+    Sequential,
+    /// Any that was not written since the last deallocation, as in the paper.
+    WriteOnce,
+}
+
+/// When blocks of a deallocated segment are erased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EraseTime {
+    /// As soon as the record of the deallocation is durable.
+    Background,
+    /// When another segment gets the block.
+    FirstWrite,
+}
+
+/// The append namespace (append-segments §3).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AppendConfig {
+    /// Segments that a host sees. 0: with `firmware = "append"` as many as there is room for, with `firmware = "page"` no append
+    /// namespace.
+    pub segments: u32,
+    /// Blocks of a segment, each of a plane of its own; 0 is one of each plane. Fewer than all planes make narrow segments, which take
+    /// turns on the planes.
+    pub lanes: u32,
+    /// Which sectors may be written.
+    pub mode: AppendMode,
+    /// Segments that may be written in part at a time; 0 is no limit.
+    pub max_open: u32,
+    /// Blocks of each plane that no segment has: for blocks that go bad, and for erases that are under way.
+    pub spare_blocks: u32,
+    /// When blocks are erased.
+    pub erase: EraseTime,
+    /// Moves the least worn block of a full segment when it lags the most worn free one by more erases than this; 0 is off.
+    pub static_threshold: u32,
+}
+
+impl Default for AppendConfig {
+    fn default() -> Self {
+        Self {
+            segments: 0,
+            lanes: 0,
+            mode: AppendMode::Sequential,
+            max_open: 0,
+            spare_blocks: 4,
+            erase: EraseTime::Background,
+            static_threshold: 100,
+        }
+    }
+}
+
+impl AppendConfig {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
     }
 }
 

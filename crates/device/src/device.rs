@@ -15,6 +15,7 @@ use crate::geometry::Geometry;
 use crate::metrics::{DeviceMetrics, NandMetrics};
 use crate::open::OpenChannel;
 use crate::page::PageFtl;
+use crate::segment::AppendFtl;
 use crate::ssd::Ssd;
 use flashweir_core::{Command, Duration, Instant, Lpn, Payload, Ppa};
 use std::sync::{Arc, Mutex};
@@ -34,15 +35,18 @@ pub struct Device {
 pub(crate) enum Kind {
     /// Page-mapped: the map is in the device.
     Page(Ssd<PageFtl>),
+    /// Segments: a map of whole blocks is in the device.
+    Append(Ssd<AppendFtl>),
     /// Open channel: a host addresses physical units.
     Open(Ssd<OpenChannel>),
 }
 
-/// Evaluates the same expression for either firmware.
+/// Evaluates the same expression for each firmware.
 macro_rules! each {
     ($device:expr, $ssd:ident => $what:expr) => {
         match $device {
             Kind::Page($ssd) => $what,
+            Kind::Append($ssd) => $what,
             Kind::Open($ssd) => $what,
         }
     };
@@ -53,6 +57,7 @@ impl Device {
     pub fn new(config: DeviceConfig, options: DeviceOptions) -> Self {
         let kind = match config.firmware {
             FirmwareKind::Page => Kind::Page(Ssd::new(config, options)),
+            FirmwareKind::Append => Kind::Append(Ssd::new(config, options)),
             FirmwareKind::OpenChannel => Kind::Open(Ssd::new(config, options)),
         };
         Self { kind }
@@ -70,6 +75,10 @@ impl Device {
                 let Plan { cx, firmware, steps, report } = PageFtl::recover(config, options, media);
                 (Self { kind: Kind::Page(Ssd::of(cx, firmware)) }, steps, report)
             }
+            FirmwareKind::Append => {
+                let Plan { cx, firmware, steps, report } = AppendFtl::recover(config, options, media);
+                (Self { kind: Kind::Append(Ssd::of(cx, firmware)) }, steps, report)
+            }
             FirmwareKind::OpenChannel => {
                 let Plan { cx, firmware, steps, report } = OpenChannel::recover(config, options, media);
                 (Self { kind: Kind::Open(Ssd::of(cx, firmware)) }, steps, report)
@@ -83,7 +92,7 @@ impl Device {
     pub(crate) fn page_mapped(&mut self) -> &mut Ssd<PageFtl> {
         match &mut self.kind {
             Kind::Page(ssd) => ssd,
-            Kind::Open(_) => panic!("an open channel has no page namespace"),
+            Kind::Append(_) | Kind::Open(_) => panic!("this device has no page namespace"),
         }
     }
 
@@ -253,6 +262,14 @@ impl Device {
             let flash = &ssd.cx.flash;
             ssd.firmware.memory_bytes() + flash.blocks.memory_bytes() + flash.media.memory_bytes()
         })
+    }
+
+    /// Bytes of the block lists of segments, and of the rest that is kept of each segment; `None` without an append namespace.
+    pub fn segment_map_bytes(&self) -> Option<[u64; 2]> {
+        match &self.kind {
+            Kind::Append(ssd) => Some(ssd.firmware.segments.map_bytes()),
+            Kind::Page(_) | Kind::Open(_) => None,
+        }
     }
 
     /// Programs and erases that are in the cells at `now`; a power cut tears each of them.

@@ -1,11 +1,12 @@
 //! Counts that follow from the configuration: the flash array, which [`FlashGeometry`] describes, and the capacity that a host
 //! sees.
 
-use crate::config::{DeviceConfig, FirmwareKind, Metadata, OWNERS_PER_PAGE, Translation};
+use crate::config::{AppendConfig, DeviceConfig, FirmwareKind, Metadata, OWNERS_PER_PAGE, Translation};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Divisor, Lba, Lpn};
-use flashweir_ftl::BlockId;
 use flashweir_ftl::geometry::{FlashCounts, FlashGeometry};
+use flashweir_ftl::segment_records::{SegmentRecord, records_per_page};
+use flashweir_ftl::{BlockId, PlaneId};
 use std::ops::Deref;
 
 pub use flashweir_ftl::geometry::{ChannelId, DieId, PageAddr, StationId};
@@ -13,10 +14,26 @@ pub use flashweir_ftl::geometry::{ChannelId, DieId, PageAddr, StationId};
 /// Bytes that one mapping needs in a map checkpoint (`specs/device-metadata.md`).
 pub const CHECKPOINT_ENTRY_BYTES: u64 = 24;
 
+/// The append namespace in numbers (append-segments §3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SegmentShape {
+    /// Segments that a host sees; 0 without an append namespace.
+    pub segments: u32,
+    /// Blocks of a segment.
+    pub lanes: u32,
+    /// Mapping units of a segment.
+    pub units: u32,
+    /// Blocks in each of the two regions of its log.
+    pub log_blocks_per_region: u32,
+    /// Reserved blocks in front of them, in the order in which blocks are reserved.
+    log_from: u32,
+}
+
 /// Counts that follow from the configuration.
 #[derive(Clone, Debug)]
 pub struct Geometry {
     flash: FlashGeometry,
+    channel_first: Vec<PlaneId>,
     per_page: Divisor,
     per_unit: Divisor,
     /// Bytes of a mapping unit.
@@ -35,6 +52,8 @@ pub struct Geometry {
     pub map_blocks: u32,
     /// Blocks of translation pages that are written in parallel, besides the one that GC writes.
     pub map_lanes: u32,
+    /// The append namespace.
+    pub append: SegmentShape,
     bad_fraction: f64,
 }
 
@@ -80,11 +99,18 @@ impl Geometry {
             map_pages: 0,
             map_blocks: 0,
             map_lanes: 0,
+            append: SegmentShape::default(),
+            channel_first: Vec::new(),
             bad_fraction: config.faults.factory_bad,
         };
         let physical = geometry.physical_units();
         if config.firmware == FirmwareKind::OpenChannel {
             geometry.user_units = physical;
+            return geometry;
+        }
+        if config.firmware == FirmwareKind::Append {
+            geometry.lay_out_segments(&config.append);
+            geometry.user_units = u64::from(geometry.append.segments) * u64::from(geometry.append.units);
             return geometry;
         }
         let share = (physical as f64 * (1.0 - config.ftl.over_provisioning)).floor() as u64;
@@ -110,6 +136,62 @@ impl Geometry {
             geometry.meta_blocks_per_region = (bytes.div_ceil(block_bytes) + 1) as u32;
         }
         geometry
+    }
+
+    /// Counts of the append namespace: as many segments as are asked for, or as have room.
+    fn lay_out_segments(&mut self, config: &AppendConfig) {
+        let planes = self.planes();
+        let lanes = if config.lanes == 0 { planes } else { config.lanes };
+        let groups = planes / lanes;
+        // A region holds one checkpoint and a log of the same size, and never less than a block.
+        let bound = if config.segments == 0 { groups * self.blocks_per_plane } else { config.segments };
+        let records = 1 + u64::from(bound) * u64::from(SegmentRecord::of_segment(lanes));
+        let per_page = records_per_page(self.unit_bytes * u64::from(self.units_per_page)).max(1) as u64;
+        // The page at the end of each segment may be there in part.
+        let tails = if self.units_per_page > 1 { u64::from(bound) } else { 0 };
+        let pages = 2 * (records.div_ceil(per_page) + tails);
+        self.append = SegmentShape {
+            segments: 0,
+            lanes,
+            units: lanes.saturating_mul(self.units_per_block()),
+            log_blocks_per_region: pages.div_ceil(u64::from(self.pages_per_block)) as u32 + 1,
+            log_from: 2 * self.meta_blocks_per_region + self.map_blocks,
+        };
+        self.append.segments = match config.segments {
+            0 => groups * self.segment_blocks_per_plane(config.spare_blocks),
+            asked => asked,
+        };
+        let counts = self.dimensions().map(|count| count.get() as u32);
+        let [channels, ways, dies, of_die] = counts;
+        let way_first = (0..ways).flat_map(|way| (0..dies).map(move |die| (way, die)));
+        let all = way_first.flat_map(|(way, die)| (0..of_die).map(move |plane| (way, die, plane)));
+        let at = |(way, die, plane)| (0..channels).map(move |channel| [channel, way, die, plane]);
+        let striped: Vec<PlaneId> = all.flat_map(at).map(|at| self.plane_at(at)).collect();
+        // A narrow segment has planes with neighbouring numbers, so those of few channels.
+        self.channel_first = (0..groups)
+            .flat_map(|group| striped.iter().filter(move |plane| plane.0 / lanes == group).copied())
+            .collect();
+    }
+
+    /// Most blocks of a plane that segments can have if so many are spare.
+    pub fn segment_blocks_per_plane(&self, spare: u32) -> u32 {
+        let reserved = self.reserved_blocks_per_plane() + self.factory_bad_max() + spare;
+        self.blocks_per_plane.saturating_sub(reserved)
+    }
+
+    /// The planes of a segment, in the order in which pages go to them: channels first (append-segments §1).
+    #[inline]
+    pub fn segment_planes(&self, segment: u32) -> &[PlaneId] {
+        let lanes = self.append.lanes as usize;
+        let groups = self.channel_first.len() / lanes;
+        let first = segment as usize % groups * lanes;
+        &self.channel_first[first..first + lanes]
+    }
+
+    /// The blocks of region 0 or 1 of the log of segments.
+    pub fn segment_log_blocks(&self, region: u32) -> impl Iterator<Item = BlockId> + use<> {
+        let (nth_reserved, first) = (self.nth_reserved(), self.append.log_from);
+        (0..self.append.log_blocks_per_region).map(move |i| nth_reserved(first + 2 * i + region))
     }
 
     /// Sectors of 512 bytes that the host sees.
@@ -152,9 +234,11 @@ impl Geometry {
         move |nth| BlockId((nth % planes) * per_plane + per_plane - 1 - nth / planes)
     }
 
-    /// Most blocks of a plane that hold metadata and translation pages.
+    /// Most blocks of a plane that hold metadata, translation pages and the log of segments.
     pub fn reserved_blocks_per_plane(&self) -> u32 {
-        (2 * self.meta_blocks_per_region + self.map_blocks).div_ceil(self.planes())
+        let reserved =
+            2 * (self.meta_blocks_per_region + self.append.log_blocks_per_region) + self.map_blocks;
+        reserved.div_ceil(self.planes())
     }
 
     /// Most bad blocks from the factory in one plane.

@@ -19,6 +19,7 @@ mod page;
 mod planted;
 pub mod presets;
 mod recovery;
+mod segment;
 mod slab;
 mod ssd;
 mod validate;

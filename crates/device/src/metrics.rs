@@ -101,6 +101,10 @@ flashweir_core::metrics! {
         map_pages_moved,
         /// GC victims among the blocks of translation pages.
         map_victims,
+        /// Blocks of segments copied to other blocks: failed programs, torn ends, gaps that were filled late, wear-levelling.
+        segment_moves,
+        /// Pages of the log with the last units of a segment, which a flush asked for before their page was complete.
+        segment_tails,
     }
 }
 

@@ -1,7 +1,10 @@
 //! Planted bugs: bugs that can be switched on, each of which the crash laboratory must find (crash-laboratory §3.9: a test suite is
 //! judged by the planted bugs that it kills). No scenario and no preset switches one on.
 
-use crate::config::{BufferMode, DeviceConfig, FirmwareKind, PersistPolicy, RangeFlushSupport, Translation};
+use crate::config::{
+    AppendMode, BufferMode, DeviceConfig, EraseTime, FirmwareKind, PersistPolicy, RangeFlushSupport,
+    Translation,
+};
 
 /// A planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +95,32 @@ pub enum PlantedBug {
     CheckpointForgetsShares,
     /// The NVRAM forgets changes when their records begin to be written to the flash.
     NvramClearedEarly,
+    /// Segments: a deallocation is accepted although units of its segment are not durable.
+    TrimPassesData,
+    /// Segments: a deallocation leaves the number of the generation as it is.
+    GenerationNotRaised,
+    /// Segments: the next generation is programmed before the record of the deallocation is durable.
+    NextGenerationEarly,
+    /// Segments: blocks are erased before the record of the deallocation is durable.
+    OldBlocksErasedEarly,
+    /// Segments: recovery takes every page that was begun for a good one.
+    TornTailTrusted,
+    /// Segments: recovery takes blocks of an earlier generation.
+    StaleGenerationTaken,
+    /// Segments: the copy of a block is used, and the old block freed, without a record.
+    MovedBlockForgotten,
+    /// Segments: a block is programmed while it is being copied.
+    MoveDuringAppend,
+    /// Segments: a checkpoint forgets when segments were deallocated.
+    CheckpointForgetsGenerations,
+    /// Segments: a checkpoint forgets the ends of segments that are in the log.
+    CheckpointForgetsTails,
+    /// Segments: recovery forgets the ends of segments that are in the log.
+    LoggedTailForgotten,
+    /// Segments: an append is answered with the offset that the segment had when the command arrived.
+    AppendAnsweredEarly,
+    /// Segments: units that come for gaps in programmed pages count as durable.
+    GapsUnmended,
     /// Open channel: a block is erased although some of its programs have not ended.
     EraseUnderPrograms,
     /// Open channel: an erase completes when it is accepted.
@@ -119,6 +148,9 @@ impl PlantedBug {
                 Self::FailedProgramAcknowledged => config.faults.program_fail > 0.0,
                 _ => false,
             };
+        }
+        if config.firmware == FirmwareKind::Append {
+            return self.concerns_segments(config);
         }
         use PersistPolicy::{InOrderRecovery, Transactional};
         let order = if config.keeps_epochs() { config.order.policy } else { PersistPolicy::None };
@@ -150,7 +182,20 @@ impl PlantedBug {
                 config.buffer.range_flush == RangeFlushSupport::Selective && !protected
             }
             Self::DeadVersionSaved | Self::SaveForgetsTrims | Self::SaveClearedEarly => protected,
-            Self::EraseUnderPrograms
+            Self::TrimPassesData
+            | Self::GenerationNotRaised
+            | Self::NextGenerationEarly
+            | Self::OldBlocksErasedEarly
+            | Self::TornTailTrusted
+            | Self::StaleGenerationTaken
+            | Self::MovedBlockForgotten
+            | Self::MoveDuringAppend
+            | Self::CheckpointForgetsGenerations
+            | Self::CheckpointForgetsTails
+            | Self::LoggedTailForgotten
+            | Self::AppendAnsweredEarly
+            | Self::GapsUnmended
+            | Self::EraseUnderPrograms
             | Self::EarlyErase
             | Self::RecordsMixed
             | Self::FailedProgramAcknowledged
@@ -168,8 +213,37 @@ impl PlantedBug {
         }
     }
 
+    /// Whether a device with only an append namespace runs the code that has the bug.
+    fn concerns_segments(self, config: &DeviceConfig) -> bool {
+        let protected =
+            config.buffer.mode == BufferMode::PowerLossProtected && config.completion_is_durable();
+        let in_order = config.append.mode == AppendMode::Sequential;
+        let has_tails = in_order && config.geometry.page_bytes != config.geometry.unit_bytes && !protected;
+        let is_write_back = config.buffer.mode == BufferMode::WriteBack;
+        match self {
+            Self::GenerationNotRaised
+            | Self::NextGenerationEarly
+            | Self::TornTailTrusted
+            | Self::RecoveryNotIdempotent
+            | Self::CheckpointForgetsGenerations => true,
+            Self::OldBlocksErasedEarly => config.append.erase == EraseTime::Background && !protected,
+            Self::TrimPassesData | Self::EarlyFlush | Self::LostTrim | Self::FuaCoversNothing => {
+                is_write_back
+            }
+            Self::StaleGenerationTaken => config.append.erase == EraseTime::FirstWrite && in_order,
+            Self::TornLogGroup => !protected,
+            Self::MovedBlockForgotten | Self::MoveDuringAppend => config.faults.program_fail > 0.0,
+            Self::CheckpointForgetsTails | Self::LoggedTailForgotten => has_tails,
+            Self::AppendAnsweredEarly => in_order,
+            Self::GapsUnmended => !in_order && is_write_back,
+            Self::BarrierIgnored => config.keeps_epochs(),
+            Self::SaveForgetsTrims | Self::SaveClearedEarly => protected,
+            _ => false,
+        }
+    }
+
     /// All planted bugs, with their names.
-    pub const ALL: [(Self, &'static str); 49] = [
+    pub const ALL: [(Self, &'static str); 62] = [
         (Self::LogBeforeData, "log-before-data"),
         (Self::EarlyInvalidation, "early-invalidation"),
         (Self::LostTrim, "lost-trim"),
@@ -213,6 +287,19 @@ impl PlantedBug {
         (Self::VirtualPageReusedEarly, "virtual-page-reused-early"),
         (Self::CheckpointForgetsShares, "checkpoint-forgets-shares"),
         (Self::NvramClearedEarly, "nvram-cleared-early"),
+        (Self::TrimPassesData, "trim-passes-data"),
+        (Self::GenerationNotRaised, "generation-not-raised"),
+        (Self::NextGenerationEarly, "next-generation-early"),
+        (Self::OldBlocksErasedEarly, "old-blocks-erased-early"),
+        (Self::TornTailTrusted, "torn-tail-trusted"),
+        (Self::StaleGenerationTaken, "stale-generation-taken"),
+        (Self::MovedBlockForgotten, "moved-block-forgotten"),
+        (Self::MoveDuringAppend, "move-during-append"),
+        (Self::CheckpointForgetsGenerations, "checkpoint-forgets-generations"),
+        (Self::CheckpointForgetsTails, "checkpoint-forgets-tails"),
+        (Self::LoggedTailForgotten, "logged-tail-forgotten"),
+        (Self::AppendAnsweredEarly, "append-answered-early"),
+        (Self::GapsUnmended, "gaps-unmended"),
         (Self::EraseUnderPrograms, "erase-under-programs"),
         (Self::EarlyErase, "early-erase"),
         (Self::RecordsMixed, "records-mixed"),

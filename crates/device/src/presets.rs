@@ -8,9 +8,10 @@
 use crate::config::DeviceConfig;
 
 /// Name and text of each preset.
-const PRESETS: [(&str, &str); 16] = [
+const PRESETS: [(&str, &str); 17] = [
     ("rflush", include_str!("../presets/rflush.toml")),
     ("amf", include_str!("../presets/amf.toml")),
+    ("amf-page", include_str!("../presets/amf-page.toml")),
     ("amf-dftl", include_str!("../presets/amf-dftl.toml")),
     ("qblke", include_str!("../presets/qblke.toml")),
     ("share-960evo", include_str!("../presets/share-960evo.toml")),
@@ -81,7 +82,8 @@ mod tests {
     fn capacities_are_those_of_the_specification() {
         for (name, bytes) in [
             ("rflush", 40_265_318_400),
-            ("amf", 16 << 30),
+            ("amf", 1033 << 24),
+            ("amf-page", 16 << 30),
             ("amf-dftl", 16 << 30),
             ("qblke", 64 << 30),
             ("share-960evo", 18 << 30),
@@ -111,6 +113,7 @@ mod tests {
         for (name, ns) in [
             ("rflush", 100_000),
             ("amf", 33_000),
+            ("amf-page", 33_000),
             ("amf-dftl", 33_000),
             ("qblke", 52_400),
             ("share-960evo", 24_564),
@@ -132,6 +135,21 @@ mod tests {
         ] {
             assert_eq!(preset(name).unwrap().buffer.mode, mode, "{name}");
         }
+    }
+
+    /// 4 bytes for each block: 128 times less than 4 bytes for each page (append-segments §3.5).
+    #[test]
+    fn segments_are_as_large_as_in_the_paper_and_their_map_as_small() {
+        let geometry = Geometry::new(&preset("amf").unwrap());
+        let segment = u64::from(geometry.append.units) * geometry.unit_bytes;
+        assert_eq!((geometry.append.segments, segment, geometry.user_units), (1024, 16 << 20, 4 << 20));
+        let device = crate::Device::new(
+            preset("amf").unwrap(),
+            crate::DeviceOptions { seed: 1, track_contents: false, planted: None },
+        );
+        let [lists, states] = device.segment_map_bytes().expect("it has segments");
+        assert_eq!(lists, geometry.user_units * 4 / 128);
+        assert!(lists + states < geometry.user_units * 4 / 100, "{lists} + {states}");
     }
 
     #[test]

@@ -33,6 +33,10 @@ impl DeviceConfig {
                 self.validate_buffer()?;
                 self.validate_order()?;
             }
+            FirmwareKind::Append => {
+                self.validate_buffer()?;
+                self.validate_append()?;
+            }
             FirmwareKind::OpenChannel => self.validate_open()?,
         }
         self.link.validate()?;
@@ -45,7 +49,88 @@ impl DeviceConfig {
                 return bad(key, value, "0 to 0.5");
             }
         }
-        if self.firmware.is_page() { self.validate_space() } else { Ok(()) }
+        match self.firmware {
+            FirmwareKind::Page => self.validate_space(),
+            FirmwareKind::Append => self.validate_segments(),
+            FirmwareKind::OpenChannel => Ok(()),
+        }
+    }
+
+    /// Segments have no map of pages, and streams of one kind, so these keys must have their defaults.
+    fn validate_append(&self) -> Result<(), String> {
+        if self.ftl != FtlConfig::default() {
+            return bad("[ftl]", "not empty", "firmware = \"page\", since segments have no map of pages");
+        }
+        let order = &self.order;
+        if order.fuse_epochs != 1 || order.penalty != 0.0 {
+            return bad(
+                "order.fuse_epochs, order.penalty",
+                "set",
+                "their defaults with firmware = \"append\"",
+            );
+        }
+        match order.policy {
+            PersistPolicy::None => {}
+            PersistPolicy::InOrderWriteBack if self.geometry.page_bytes == self.geometry.unit_bytes => {}
+            PersistPolicy::InOrderWriteBack => {
+                let expected = "geometry.unit_bytes, since epochs of segments end at flash pages";
+                return bad("geometry.page_bytes", self.geometry.page_bytes, expected);
+            }
+            PersistPolicy::Transactional | PersistPolicy::InOrderRecovery => {
+                return Err(
+                    "order.policy: expected none or in-order-write-back with firmware = \"append\"".into()
+                );
+            }
+        }
+        if order.policy != PersistPolicy::None && self.buffer.mode == BufferMode::WriteThrough {
+            return Err("order.policy: expected \"none\" where buffer.mode = \"write-through\", which has nothing to order".into());
+        }
+        if self.faults.paired_page_loss {
+            let expected = "false with firmware = \"append\", where a page is durable when its program ends";
+            return bad("faults.paired_page_loss", true, expected);
+        }
+        if self.buffer.exclusive_flush {
+            return bad("buffer.exclusive_flush", true, "false with firmware = \"append\"");
+        }
+        Ok(())
+    }
+
+    fn validate_segments(&self) -> Result<(), String> {
+        let append = &self.append;
+        let geometry = Geometry::new(self);
+        let planes = geometry.planes();
+        if append.lanes > planes || (append.lanes > 0 && !planes.is_multiple_of(append.lanes)) {
+            let expected = format!("0, or a part of the {planes} planes into which they can be divided");
+            return bad("append.lanes", append.lanes, &expected);
+        }
+        let lanes = geometry.append.lanes;
+        let units = u64::from(lanes) * u64::from(geometry.units_per_block());
+        if units >= 1 << 31 || units * geometry.lbas_per_unit > u64::from(u32::MAX) {
+            let expected = "fewer: a segment has fewer than 2^31 units and 2^32 sectors of 512 bytes";
+            return bad("append.lanes", lanes, expected);
+        }
+        within("append.spare_blocks", append.spare_blocks, 2, self.geometry.blocks_per_plane)?;
+        let groups = planes / lanes;
+        let segments_max = groups * geometry.segment_blocks_per_plane(append.spare_blocks);
+        let segments = geometry.append.segments;
+        if segments == 0 || segments > segments_max {
+            let expected = format!(
+                "1 to {segments_max}: a plane has {} blocks, less {} for the log, {} bad ones and {} spare ones",
+                self.geometry.blocks_per_plane,
+                geometry.reserved_blocks_per_plane(),
+                geometry.factory_bad_max(),
+                append.spare_blocks
+            );
+            return bad("append.segments", segments, &expected);
+        }
+        if segments >= 1 << 29 {
+            return bad("append.segments", segments, "fewer than 2^29");
+        }
+        if !segments.is_multiple_of(groups) {
+            let expected = format!("a multiple of {groups}, so that each group of planes has as many");
+            return bad("append.segments", segments, &expected);
+        }
+        Ok(())
     }
 
     /// An open channel has no map, no buffer and no streams, and answers a program only when it has ended, so these keys must have
@@ -72,6 +157,11 @@ impl DeviceConfig {
     pub fn check_page_namespace(&self) -> Result<(), String> {
         match self.firmware {
             FirmwareKind::Page => Ok(()),
+            FirmwareKind::Append => bad(
+                "firmware",
+                "append",
+                "page: a host that writes sectors in place needs a device with a page namespace (of the card of AMF there are `amf-page` and `amf-dftl`)",
+            ),
             FirmwareKind::OpenChannel => bad(
                 "firmware",
                 "open-channel",

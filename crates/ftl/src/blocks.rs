@@ -27,6 +27,8 @@ pub enum BlockState {
     Collecting,
     /// Holds the device's own metadata.
     Meta,
+    /// Belongs to a segment of the append namespace.
+    Segment,
     /// Unusable: factory or grown.
     Bad,
 }
@@ -230,6 +232,32 @@ impl Blocks {
         self.states[block.index()] = BlockState::Free;
         let plane = self.plane(block);
         self.free[plane.index()].push_back(block);
+    }
+
+    /// Takes the least worn free block of `plane`, or the most worn one, for a segment.
+    pub fn take(&mut self, plane: PlaneId, most_worn: bool) -> Option<BlockId> {
+        let block = if most_worn { self.open_most_worn(plane)? } else { self.open(plane, true)? };
+        self.states[block.index()] = BlockState::Segment;
+        Some(block)
+    }
+
+    /// Takes this free block for a segment: recovery found it there.
+    pub fn claim(&mut self, block: BlockId) {
+        self.leave_pool(block);
+        self.states[block.index()] = BlockState::Segment;
+    }
+
+    /// Returns a block of a segment to the free pool. It may have to be erased before its next use.
+    pub fn give_back(&mut self, block: BlockId) {
+        assert_eq!(self.state(block), BlockState::Segment, "block {}", block.0);
+        self.states[block.index()] = BlockState::Free;
+        let plane = self.plane(block);
+        self.free[plane.index()].push_back(block);
+    }
+
+    /// The free blocks of `plane`.
+    pub fn free_of(&self, plane: PlaneId) -> impl Iterator<Item = BlockId> + '_ {
+        self.free[plane.index()].iter().copied()
     }
 
     /// Takes a block out of use for good; it must hold nothing valid.

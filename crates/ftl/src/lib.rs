@@ -5,12 +5,14 @@
 pub mod blocks;
 pub mod epochs;
 pub mod geometry;
+pub mod log_page;
 pub mod map;
 pub mod map_log;
 pub mod map_page;
 pub mod map_records;
 pub mod recovery;
 mod sealed;
+pub mod segment_records;
 pub mod stripe;
 pub mod theory;
 pub mod victim;

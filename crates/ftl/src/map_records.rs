@@ -1,43 +1,14 @@
 //! The format of a metadata page (`specs/device-metadata.md`): encoding, decoding with checks, and the records that it may hold.
 
 use crate::BlockId;
+use crate::log_page;
+pub use crate::log_page::{GroupKind, HEADER_BYTES, PageHeader, RECORD_BYTES, records_per_page};
 use crate::recovery::{Claim, ContentId, Mapping, Member, TrimRecord};
-use crate::sealed::Frame;
 use flashweir_core::command::StreamId;
 use flashweir_core::oob::Owner;
 use flashweir_core::{Lpn, Ppa};
 
-/// Bytes before the first record.
-pub const HEADER_BYTES: usize = 48;
-/// Bytes of one record.
-pub const RECORD_BYTES: usize = 24;
-const FRAME: Frame = Frame {
-    magic: u32::from_le_bytes(*b"FWMP"),
-    version: 1,
-    header_bytes: HEADER_BYTES,
-    count_at: 28,
-    item_bytes: RECORD_BYTES,
-};
-
-/// The kind of a group of pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GroupKind {
-    Log,
-    Checkpoint,
-}
-
-/// The group to which a page belongs, and its place there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PageHeader {
-    pub kind: GroupKind,
-    pub boot: u32,
-    /// Number of the group; a later group has a higher one.
-    pub group: u64,
-    /// Position of this page in its group.
-    pub index: u32,
-    /// Number of pages of the group, which counts only if all are there.
-    pub total: u32,
-}
+const MAGIC: u32 = u32::from_le_bytes(*b"FWMP");
 
 /// One record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,56 +122,14 @@ impl Record {
     }
 }
 
-/// Number of records that fit into one page.
-pub fn records_per_page(page_bytes: u64) -> usize {
-    (page_bytes as usize - HEADER_BYTES) / RECORD_BYTES
-}
-
 /// Encodes a page, without the zeros behind the last record.
 pub fn encode(header: &PageHeader, records: &[Record]) -> Vec<u8> {
-    let mut page = FRAME.begin(records.len());
-    let kind: u16 = match header.kind {
-        GroupKind::Log => 1,
-        GroupKind::Checkpoint => 2,
-    };
-    page.extend_from_slice(&kind.to_le_bytes());
-    page.extend_from_slice(&header.boot.to_le_bytes());
-    page.extend_from_slice(&header.index.to_le_bytes());
-    page.extend_from_slice(&header.group.to_le_bytes());
-    page.extend_from_slice(&header.total.to_le_bytes());
-    page.extend_from_slice(&(records.len() as u32).to_le_bytes());
-    page.extend_from_slice(&[0; 12]);
-    page.extend_from_slice(&[0; 4]);
-    for record in records {
-        for word in record.words() {
-            page.extend_from_slice(&word.to_le_bytes());
-        }
-    }
-    FRAME.seal(&mut page);
-    page
+    log_page::encode(MAGIC, header, records.iter().map(|record| record.words()))
 }
 
 /// Decodes a page; `None` if it is not a complete, intact metadata page of this version.
 pub fn decode(page: &[u8]) -> Option<(PageHeader, Vec<Record>)> {
-    let (fields, count) = FRAME.open(page)?;
-    let kind = match fields.u16_at(6)? {
-        1 => GroupKind::Log,
-        2 => GroupKind::Checkpoint,
-        _ => return None,
-    };
-    let header = PageHeader {
-        kind,
-        boot: fields.u32_at(8)?,
-        index: fields.u32_at(12)?,
-        group: fields.u64_at(16)?,
-        total: fields.u32_at(24)?,
-    };
-    let words = |i: usize| {
-        let at = HEADER_BYTES + i * RECORD_BYTES;
-        Some([fields.u64_at(at)?, fields.u64_at(at + 8)?, fields.u64_at(at + 16)?])
-    };
-    let records = (0..count).map(|i| Record::of(words(i)?)).collect::<Option<Vec<_>>>()?;
-    Some((header, records))
+    log_page::decode(MAGIC, page, Record::of)
 }
 
 #[cfg(test)]

@@ -12,8 +12,9 @@
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Bytes, Duration, LinkConfig};
 use flashweir_device::config::{
-    Allocation, BufferConfig, BufferMode, Cell, DeviceConfig, Eviction, FaultConfig, FirmwareKind, FtlConfig,
-    GcConfig, GeometryConfig, Metadata, PageTimes, RangeFlushSupport, TimingConfig, WearConfig,
+    Allocation, AppendConfig, BufferConfig, BufferMode, Cell, DeviceConfig, Eviction, FaultConfig,
+    FirmwareKind, FtlConfig, GcConfig, GeometryConfig, Metadata, PageTimes, RangeFlushSupport, TimingConfig,
+    WearConfig,
 };
 use flashweir_device::geometry::Geometry;
 use flashweir_ftl::{GcPolicy, Striping};
@@ -124,6 +125,7 @@ pub fn import_device_with(xml: &str, caching: Caching) -> Result<(DeviceConfig, 
         source: "imported from MQSim's configuration".into(),
         timing: timing(&mut device, &mut flash)?,
         ftl: ftl(&mut device, &geometry, &mut warnings)?,
+        append: AppendConfig::default(),
         buffer: buffer(&mut device, &geometry, caching)?,
         order: flashweir_device::config::OrderConfig::default(),
         faults: FaultConfig::default(),

@@ -31,7 +31,7 @@ const DOCUMENTS: [(&str, &str, &str); 17] = [
     ("explain", "explain job.fio --device sata-mlc --fill 0.05 -q", "explain"),
     (
         "waf",
-        "waf --device amf --set geometry.channels=1 --over-provisioning 0.3 --settle 0.1 --measure 0.1 -q",
+        "waf --device amf-page --set geometry.channels=1 --over-provisioning 0.3 --settle 0.1 --measure 0.1 -q",
         "waf",
     ),
     ("reproduce", "reproduce rflush --study threads -q", "reproduce"),

@@ -184,7 +184,7 @@ const BAD: [(&str, &str); 224] = [
     ("explain job.fio --device sata-mlc --slowest 0%", "--slowest cannot be `0%`: expected more than 0% and at most 100%, as in 0.1%"),
     ("explain job.fio --device sata-mlc --request x", "--request cannot be `x`: expected a whole number of 0 or more"),
     ("explain job.fio --device sata-mlc --fill 0 --request 2000", "--request 2000: there is none with this number: 2,000 requests completed, counted from 0"),
-    ("explain job.fio --device sata-mlc --device amf --request 1", "--request names a request of one run and this scenario has 2: expected one device, one workload and one seed"),
+    ("explain job.fio --device sata-mlc --device amf-page --request 1", "--request names a request of one run and this scenario has 2: expected one device, one workload and one seed"),
     ("explain job.fio --device sata-mlc --kind erase", "--kind cannot be `erase`: expected read, write, trim, write-zeroes or flush"),
     ("explain job.fio --device sata-mlc --kind read --request 1", "--kind cannot be used with --request <N>"),
     ("replay good.trace --device sata-mlc --perfetto none/t.json", "none/t.json cannot be written: there is no directory none"),
@@ -241,8 +241,8 @@ const BAD: [(&str, &str); 224] = [
     ("reproduce rflush --seeds 0", "--seeds cannot be `0`: expected a whole number from 1 to 100000"),
     ("reproduce rflush --scale huge", "--scale cannot be `huge`: expected quick or full"),
     ("waf --device nothing", "`nothing` is neither a preset nor a device file. Presets: <presets>"),
-    ("waf --device amf --policy gredy", "`ftl.gc.policy` in device 0 (amf) cannot be \"gredy\"; did you mean `greedy`? Expected greedy, cost-benefit, d-choices, random-greedy or fifo"),
-    ("waf --device amf --over-provisioning 2", "device 0 (amf): ftl.over_provisioning = 2: expected 0 to 0.9"),
+    ("waf --device amf-page --policy gredy", "`ftl.gc.policy` in device 0 (amf-page) cannot be \"gredy\"; did you mean `greedy`? Expected greedy, cost-benefit, d-choices, random-greedy or fifo"),
+    ("waf --device amf-page --over-provisioning 2", "device 0 (amf-page): ftl.over_provisioning = 2: expected 0 to 0.9"),
     ("waf --measure 0", "--measure cannot be `0`: expected more than 0 and at most 1000"),
     ("volume create", "missing: --device <PRESET|FILE.toml>, <DIR>"),
     ("volume create v", "missing: --device <PRESET|FILE.toml>"),
@@ -544,7 +544,7 @@ fn files_appear_whole_and_alone() {
 fn results_come_before_files_that_cannot_be_written() {
     let place = Place::new("unwritable");
     let fio = "fio job.fio --device sata-mlc";
-    let waf = "waf --device amf --set geometry.channels=1 --set geometry.chips_per_channel=1 --policy greedy \
+    let waf = "waf --device amf-page --set geometry.channels=1 --set geometry.chips_per_channel=1 --policy greedy \
                --over-provisioning 0.3 --settle 0 --measure 0.1";
     // That device accepts no output, and only reports that when it is written to.
     for line in [
@@ -730,7 +730,7 @@ fn mqsim_files_become_a_device_and_jobs_that_run() {
 #[test]
 fn write_amplification_stands_beside_theory() {
     let place = Place::new("waf");
-    let small = "waf --device amf --set geometry.channels=1 --set geometry.chips_per_channel=1 \
+    let small = "waf --device amf-page --set geometry.channels=1 --set geometry.chips_per_channel=1 \
                  --set ftl.gc.hot_cold=false --over-provisioning 0.2,0.3 --output json -q";
     let points = |options: &str| good(&place.say(&format!("{small} {options}"))).to_owned();
     let text = points("--jobs 1");

@@ -4,9 +4,9 @@
 
 use flashweir_core::{Bytes, Duration, LinkConfig};
 use flashweir_device::config::{
-    Allocation, BufferConfig, BufferMode, Cell, DemandConfig, Eviction, FaultConfig, FirmwareKind, FtlConfig,
-    GcConfig, GeometryConfig, Metadata, Miss, OrderConfig, PageTimes, PersistPolicy, RangeFlushSupport,
-    ShareConfig, SuspendConfig, TimingConfig, Translation, WearConfig,
+    Allocation, AppendConfig, BufferConfig, BufferMode, Cell, DemandConfig, Eviction, FaultConfig,
+    FirmwareKind, FtlConfig, GcConfig, GeometryConfig, Metadata, Miss, OrderConfig, PageTimes, PersistPolicy,
+    RangeFlushSupport, ShareConfig, SuspendConfig, TimingConfig, Translation, WearConfig,
 };
 use flashweir_device::{DeviceConfig, Geometry};
 
@@ -196,6 +196,7 @@ impl Shape {
                 share: ShareConfig { pages: self.share, batch: 64, nvram_records: self.nvram },
                 ..FtlConfig::default()
             },
+            append: AppendConfig::default(),
             buffer: BufferConfig {
                 mode: self.mode,
                 capacity: Bytes(self.buffer_units * self.unit_bytes),

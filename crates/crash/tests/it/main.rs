@@ -1,6 +1,7 @@
 //! Integration tests of the crash laboratory: faults that it finds, correct behaviour that it accepts, and replays from
 //! tokens.
 
+mod append;
 mod crash;
 mod dftl;
 mod file_crash;

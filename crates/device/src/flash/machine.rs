@@ -118,6 +118,12 @@ struct Station {
     /// Number of programs in the queues of each frontier, over all planes.
     waiting: [u32; 2],
     write_turn: u32,
+    /// Programs of segments, by plane, and their number.
+    placed: Vec<VecDeque<OpId>>,
+    placed_waiting: u32,
+    placed_turn: u32,
+    /// Whether the last program of host data was one of a segment.
+    placed_last: bool,
     busy: Duration,
 }
 
@@ -180,6 +186,10 @@ impl<J: Copy> Machine<J> {
             writes: vec![VecDeque::new(); planes],
             waiting: [0; 2],
             write_turn: 0,
+            placed: vec![VecDeque::new(); planes],
+            placed_waiting: 0,
+            placed_turn: 0,
+            placed_last: false,
             busy: Duration::ZERO,
         };
         let channel = |_| Channel {
@@ -244,6 +254,7 @@ impl<J: Copy> Machine<J> {
         match class {
             Class::GcWrite => station.waiting[Frontier::Gc as usize] += 1,
             Class::Write => station.waiting[Frontier::User as usize] += 1,
+            Class::Placed => station.placed_waiting += 1,
             Class::Meta | Class::Read | Class::GcRead | Class::Erase => {}
         }
         match class {
@@ -253,6 +264,7 @@ impl<J: Copy> Machine<J> {
             Class::Erase => &mut station.erases,
             Class::GcWrite => &mut station.gc_writes[plane],
             Class::Write => &mut station.writes[plane],
+            Class::Placed => &mut station.placed[plane],
         }
         .push_back(id);
         self.wake(station_id);
@@ -365,6 +377,7 @@ impl<J: Copy> Machine<J> {
             && s.gc_reads.is_empty()
             && s.erases.is_empty()
             && s.waiting == [0; 2]
+            && s.placed_waiting == 0
     }
 
     /// Whether a program of this plane waits in one of its queues.
@@ -597,7 +610,7 @@ impl<J: Copy> Machine<J> {
         let generation = station.generation;
         let several = u64::from(batch.len > 1);
         self.metrics.multi_plane_commands += several;
-        if first.class == Class::Write {
+        if matches!(first.class, Class::Write | Class::Placed) {
             self.metrics.host_programs += 1;
             self.metrics.host_multi_plane_programs += several;
         }
@@ -680,7 +693,49 @@ impl<J: Copy> Machine<J> {
         self.next_erase(id).map(|op| self.single(op))
     }
 
+    /// Programs of host data; those of segments and all others take turns.
     fn next_user(&mut self, id: StationId, pages: &mut Pages<'_, impl Placer<J>>) -> Option<Batch> {
+        if self.stations[id].placed_waiting == 0 {
+            return self.next_mapped(id, pages);
+        }
+        if self.stations[id].placed_last
+            && let Some(batch) = self.next_mapped(id, pages)
+        {
+            self.stations[id].placed_last = false;
+            return Some(batch);
+        }
+        self.stations[id].placed_last = true;
+        Some(self.next_placed(id))
+    }
+
+    /// Takes programs of segments of one die at the same page offset, beginning with the plane whose turn it is. One waits.
+    fn next_placed(&mut self, id: StationId) -> Batch {
+        let planes = self.planes_per_station.get() as u32;
+        let station = &self.stations[id];
+        let turn = station.placed_turn;
+        let waits = |plane: &u32| !station.placed[*plane as usize].is_empty();
+        let first = (turn..planes).chain(0..turn).find(waits).expect("a program was counted");
+        let op = station.placed[first as usize][0];
+        let (kind, page) = (self.op(op).kind, self.op(op).at.page);
+        let per_die = self.planes_per_die.get() as u32;
+        let die = first - self.planes_per_die.div_rem_u32(first).1;
+        let beside = |plane: &u32| {
+            let next = station.placed[*plane as usize].front().map(|op| self.op(*op));
+            *plane == first || next.is_some_and(|next| next.kind == kind && next.at.page == page)
+        };
+        let together = if self.multi_plane { die..die + per_die } else { first..first + 1 };
+        let taken: Vec<u32> = together.filter(beside).collect();
+        let station = &mut self.stations[id];
+        station.placed_turn = if first + 1 == planes { 0 } else { first + 1 };
+        station.placed_waiting -= taken.len() as u32;
+        let mut batch = Batch::default();
+        for plane in taken {
+            batch.push(station.placed[plane as usize].pop_front().expect("it was seen"));
+        }
+        batch
+    }
+
+    fn next_mapped(&mut self, id: StationId, pages: &mut Pages<'_, impl Placer<J>>) -> Option<Batch> {
         if let Some(batch) = self.next_programs(id, Frontier::User, pages) {
             return Some(batch);
         }

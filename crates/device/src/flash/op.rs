@@ -43,6 +43,8 @@ pub enum Class {
     Erase,
     /// Programs of host data.
     Write,
+    /// Programs of segments, each of a page that was named when it was queued.
+    Placed,
 }
 
 /// The write frontier of a plane to which a program goes.

@@ -320,7 +320,7 @@ fn what_makes_no_sense_is_refused_by_name() {
         message(&|config| config.ftl.metadata = Metadata::None),
         "ftl.translation = \"demand-cached\": expected ftl.metadata = \"log\", which holds the directory of its pages"
     );
-    let resident = preset("amf").unwrap();
+    let resident = preset("amf-page").unwrap();
     assert!(
         !toml::to_string(&resident).unwrap().contains("demand"),
         "a resident map says nothing of a cache"

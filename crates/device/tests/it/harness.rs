@@ -182,6 +182,73 @@ impl Host {
     }
 }
 
+/// A host that gives a device one command after the other, in one namespace.
+#[derive(Debug)]
+pub(crate) struct OneByOne {
+    pub(crate) device: Device,
+    pub(crate) agenda: Agenda<Event>,
+    namespace: u16,
+    next: u64,
+}
+
+impl OneByOne {
+    pub(crate) fn new(config: DeviceConfig, namespace: u16) -> Self {
+        config.validate().unwrap();
+        let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
+        Self { device: Device::new(config, options), agenda: Agenda::default(), namespace, next: 1 }
+    }
+
+    /// Submits the command to the device; returns the answer if there is one at once.
+    pub(crate) fn submit(&mut self, command: Command) -> Option<Result<Done, DeviceError>> {
+        let mut effects = Vec::new();
+        self.device.command(self.agenda.now(), command, &mut effects);
+        self.carry_out(effects)
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>) -> Option<Result<Done, DeviceError>> {
+        let mut answer = None;
+        for effect in effects {
+            match effect {
+                Effect::At(at, event) => self.agenda.at(at, event),
+                Effect::Accepted { .. } => {}
+                Effect::Complete(completion) => answer = Some(completion.result),
+            }
+        }
+        answer
+    }
+
+    /// A command with the next number.
+    pub(crate) fn open(&mut self, op: Op) -> Command {
+        self.next += 1;
+        Command { ns: self.namespace, ..Command::new(self.next, op) }
+    }
+
+    /// Handles events until the device schedules no more; returns the last answer, if there is one.
+    pub(crate) fn rest(&mut self) -> Option<Result<Done, DeviceError>> {
+        let mut answer = None;
+        while let Some((now, event)) = self.agenda.pop() {
+            let mut effects = Vec::new();
+            self.device.event(now, event, &mut effects);
+            answer = self.carry_out(effects).or(answer);
+        }
+        answer
+    }
+
+    /// The answer to a command on a quiet device.
+    pub(crate) fn run(&mut self, op: Op) -> Result<Done, DeviceError> {
+        let command = self.open(op);
+        self.run_command(command)
+    }
+
+    /// The same, of a command with flags.
+    pub(crate) fn run_command(&mut self, command: Command) -> Result<Done, DeviceError> {
+        let at_once = self.submit(command);
+        let answer = self.rest().or(at_once);
+        self.device.audit();
+        answer.expect("a command completes")
+    }
+}
+
 /// A small device whose parameters are all drawn at random.
 pub(crate) fn random_config(seed: u64, fault: f64) -> DeviceConfig {
     let mut r = RandomStream::new(seed, "config");

@@ -1,5 +1,6 @@
 //! Integration tests of the device: random devices and random commands against a map in memory.
 
+mod append;
 mod conservation;
 mod dftl;
 mod fastforward;

@@ -1,11 +1,12 @@
 //! The open channel: which commands it refuses, how it answers, and what its commands cost.
 
+use crate::harness::OneByOne;
 use flashweir_core::command::{OPEN_NAMESPACE, OutOfRange, PpaWrite, Units};
 use flashweir_core::oob::{OobRecord, Owner};
-use flashweir_core::{Address, Agenda, Command, Data, DeviceError, Done, Lba, Lpn, Op, Payload, Ppa};
+use flashweir_core::{Address, Command, Data, DeviceError, Done, Lba, Lpn, Op, Payload, Ppa};
+use flashweir_device::DeviceConfig;
 use flashweir_device::config::{BufferConfig, FirmwareKind, FtlConfig, OrderConfig};
 use flashweir_device::presets::preset;
-use flashweir_device::{Device, DeviceConfig, DeviceOptions, Effect, Event};
 
 /// Pages of four units of 4 KiB, eight in a block.
 fn config() -> DeviceConfig {
@@ -19,56 +20,8 @@ fn config() -> DeviceConfig {
     config
 }
 
-struct Host {
-    device: Device,
-    agenda: Agenda<Event>,
-    next: u64,
-}
-
-impl Host {
-    fn new() -> Self {
-        let config = config();
-        config.validate().unwrap();
-        let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
-        Self { device: Device::new(config, options), agenda: Agenda::default(), next: 1 }
-    }
-
-    /// Submits the command to the device; returns the answer if there is one at once.
-    fn submit(&mut self, command: Command) -> Option<Result<Done, DeviceError>> {
-        let mut effects = Vec::new();
-        self.device.command(self.agenda.now(), command, &mut effects);
-        self.carry_out(effects)
-    }
-
-    fn carry_out(&mut self, effects: Vec<Effect>) -> Option<Result<Done, DeviceError>> {
-        let mut answer = None;
-        for effect in effects {
-            match effect {
-                Effect::At(at, event) => self.agenda.at(at, event),
-                Effect::Accepted { .. } => {}
-                Effect::Complete(completion) => answer = Some(completion.result),
-            }
-        }
-        answer
-    }
-
-    fn open(&mut self, op: Op) -> Command {
-        self.next += 1;
-        Command { ns: OPEN_NAMESPACE, ..Command::new(self.next, op) }
-    }
-
-    /// The answer to a command on a quiet device.
-    fn run(&mut self, op: Op) -> Result<Done, DeviceError> {
-        let command = self.open(op);
-        let mut answer = self.submit(command);
-        while let Some((now, event)) = self.agenda.pop() {
-            let mut effects = Vec::new();
-            self.device.event(now, event, &mut effects);
-            answer = self.carry_out(effects).or(answer);
-        }
-        self.device.audit();
-        answer.expect("a command completes")
-    }
+fn host() -> OneByOne {
+    OneByOne::new(config(), OPEN_NAMESPACE)
 }
 
 fn places(first: u64, count: u64) -> Box<[Ppa]> {
@@ -92,7 +45,7 @@ fn read(first: u64, count: u64) -> Op {
 
 #[test]
 fn what_is_programmed_is_read_with_its_records_until_it_is_erased() {
-    let mut host = Host::new();
+    let mut host = host();
     assert_eq!(host.run(write(0, 8)), Ok(Done::Ok));
     assert_eq!(host.run(Op::Flush), Ok(Done::Ok));
     let data = (0..8).map(Payload::Tag).collect();
@@ -108,7 +61,7 @@ fn what_is_programmed_is_read_with_its_records_until_it_is_erased() {
 
 #[test]
 fn pages_are_programmed_in_order_and_once() {
-    let mut host = Host::new();
+    let mut host = host();
     let at = |ppa| Address::Ppa(Ppa(ppa));
     assert_eq!(host.run(write(4, 4)), Err(DeviceError::OutOfOrder { at: at(4), expected: 0 }));
     assert_eq!(host.run(write(0, 4)), Ok(Done::Ok));
@@ -133,7 +86,7 @@ fn pages_are_programmed_in_order_and_once() {
 
 #[test]
 fn a_block_that_is_to_be_erased_takes_no_page() {
-    let mut host = Host::new();
+    let mut host = host();
     let commands =
         [write(0, 4), Op::PpaErase(places(0, 1)), write(4, 4), read(0, 1), Op::PpaErase(places(3, 1))];
     let answers: Vec<_> = commands
@@ -154,7 +107,7 @@ fn a_block_that_is_to_be_erased_takes_no_page() {
 
 #[test]
 fn malformed_commands_are_refused_and_change_nothing() {
-    let mut host = Host::new();
+    let mut host = host();
     host.run(write(0, 4)).unwrap();
     let units = host.device.geometry().physical_units();
     let digest = host.device.media().digest();

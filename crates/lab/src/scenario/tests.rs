@@ -11,8 +11,10 @@ fn files(path: &Path) -> Result<String, String> {
         "dir/job.fio" => Ok(FIO.into()),
         "dir/bad.fio" => Ok("[job]\nrw=randraed\n".into()),
         "dir/huge.fio" => Ok("[job]\nrw=read\nsize=9t\n".into()),
-        "dir/my.toml" => Ok(presets::text("amf").unwrap().replace("name = \"amf\"", "name = \"mine\"")),
-        "dir/typo.toml" => Ok(presets::text("amf").unwrap().replace("channels", "chanels")),
+        "dir/my.toml" => {
+            Ok(presets::text("amf-page").unwrap().replace("name = \"amf-page\"", "name = \"mine\""))
+        }
+        "dir/typo.toml" => Ok(presets::text("amf-page").unwrap().replace("channels", "chanels")),
         "dir/broken.toml" => Ok("name = \"a\"\nname = \"b\"\n".into()),
         _ => Err("no such file".into()),
     }
@@ -96,7 +98,7 @@ fn overrides_reach_everything() {
         &[
             "seeds=[7, 9]",
             "name=other",
-            "device.0.preset=amf",
+            "device.0.preset=amf-page",
             "device.0.timing.erase=1ms",
             "device.0.ftl.over_provisioning=0.3",
             "precondition.mode=instant",
@@ -105,7 +107,7 @@ fn overrides_reach_everything() {
     )
     .unwrap();
     assert_eq!((scenario.seeds.as_slice(), scenario.name.as_str()), (&[7, 9][..], "other"));
-    assert_eq!((scenario.devices[0].name.as_str(), scenario.workloads[0].name.as_str()), ("amf", "w"));
+    assert_eq!((scenario.devices[0].name.as_str(), scenario.workloads[0].name.as_str()), ("amf-page", "w"));
     assert_eq!(scenario.devices[0].timing.erase, Duration::from_millis(1));
     assert_eq!(scenario.precondition.mode, Mode::Instant);
 }
@@ -217,7 +219,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "preset = \"rflush\"",
         "preset = \"rflsh\"",
-        "dir/s.toml: unknown preset `rflsh` in device 0 (rflsh); did you mean `rflush`? Presets: rflush, amf, amf-dftl, qblke, share-960evo, remap-ssd, barrier-ufs, barrier-850, barrier-843, mqsim-default, mqsim-small-ideal, consumer-tlc-nvme, datacenter-tlc-plp-nvme, mobile-ufs, sata-mlc, low-latency-slc",
+        "dir/s.toml: unknown preset `rflsh` in device 0 (rflsh); did you mean `rflush`? Presets: rflush, amf, amf-page, amf-dftl, qblke, share-960evo, remap-ssd, barrier-ufs, barrier-850, barrier-843, mqsim-default, mqsim-small-ideal, consumer-tlc-nvme, datacenter-tlc-plp-nvme, mobile-ufs, sata-mlc, low-latency-slc",
     ),
     (
         "preset = \"rflush\"",
@@ -488,7 +490,7 @@ fn a_device_file_may_have_an_open_channel_and_a_scenario_may_not() {
     assert_eq!(config.firmware, FirmwareKind::OpenChannel);
     assert_eq!(
         read_device("d.toml", &text.replace("open-channel", "open-chanel")).unwrap_err().to_string(),
-        "d.toml: `firmware` in the device cannot be \"open-chanel\"; did you mean `open-channel`? Expected page or open-channel"
+        "d.toml: `firmware` in the device cannot be \"open-chanel\"; did you mean `open-channel`? Expected page, append or open-channel"
     );
     assert!(config.check_page_namespace().is_err());
 }
