@@ -5,7 +5,7 @@ use crate::json;
 use crate::options::DeviceCommand;
 use crate::output::print;
 use flashweir_core::units::LBA_BYTES;
-use flashweir_device::config::{BufferMode, DeviceConfig};
+use flashweir_device::config::{AppendMode, BufferMode, DeviceConfig, FirmwareKind};
 use flashweir_device::geometry::Geometry;
 use flashweir_device::presets;
 use flashweir_lab::scenario::{Fault, Scenario, read_device};
@@ -13,6 +13,16 @@ use flashweir_workload::spelling::nearest;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;
+
+/// The same devices for a command that needs sectors that can be written in place.
+pub(crate) fn resolve_paged(devices: &[String], set: &[String]) -> Outcome<Vec<DeviceConfig>> {
+    let all = resolve(devices, set)?;
+    for (index, config) in all.iter().enumerate() {
+        let place = format!("device {index} ({})", config.name);
+        config.check_page_namespace().map_err(|error| Failure::Usage(format!("{place}: {error}")))?;
+    }
+    Ok(all)
+}
 
 /// The devices of a command line: each a preset or a file, every one with the keys of `set`.
 pub(crate) fn resolve(devices: &[String], set: &[String]) -> Outcome<Vec<DeviceConfig>> {
@@ -178,6 +188,35 @@ pub(crate) fn table<R: AsRef<[String]>>(rows: &[R], left: usize) -> String {
     text
 }
 
+/// What a host sees of a device with segments.
+fn segments(config: &DeviceConfig, geometry: &Geometry) -> String {
+    let shape = geometry.append;
+    let bytes = u64::from(shape.units) * geometry.unit_bytes;
+    let rule = match config.append.mode {
+        AppendMode::Sequential => "each sector at the write pointer",
+        AppendMode::WriteOnce => "each sector once, in any order",
+    };
+    let open = match config.append.max_open {
+        0 => "any number of them open".to_owned(),
+        limit => format!("at most {limit} of them open"),
+    };
+    let spare = geometry.segment_blocks_per_plane(0) - shape.segments * shape.lanes / geometry.planes();
+    let mut text = String::new();
+    for (name, value) in [
+        ("firmware", "append: segments, a map of blocks, no GC".to_owned()),
+        (
+            "capacity",
+            format!("{}: {} segments of {}, {open}", size(user_bytes(config)), shape.segments, size(bytes)),
+        ),
+        ("segment", format!("{} blocks, one of each of as many planes; {rule}", shape.lanes)),
+        ("map", format!("{} bytes of block lists", u64::from(shape.segments) * u64::from(shape.lanes) * 4)),
+        ("spare", format!("{spare} of {} blocks in a plane", config.geometry.blocks_per_plane)),
+    ] {
+        let _ = writeln!(text, "{name:12}{value}");
+    }
+    text
+}
+
 /// Description of a device, in a few lines.
 fn describe(config: &DeviceConfig) -> String {
     let (geometry, g) = (Geometry::new(config), &config.geometry);
@@ -213,17 +252,20 @@ fn describe(config: &DeviceConfig) -> String {
         ),
         ("cache", format!("{}, {}", promise(config), config.buffer.capacity)),
     ];
-    // An open channel has the whole flash, and nothing in front of it.
-    let of_page_map = |name: &str| matches!(name, "capacity" | "spare" | "cache");
-    let is_shown = |name: &str| config.firmware.is_page() || !of_page_map(name);
+    let is_shown = |name: &str| match config.firmware {
+        FirmwareKind::Page => true,
+        FirmwareKind::Append => !matches!(name, "capacity" | "spare"),
+        // An open channel has the whole flash, and nothing in front of it.
+        FirmwareKind::OpenChannel => !matches!(name, "capacity" | "spare" | "cache"),
+    };
     let mut text = String::new();
-    if !config.firmware.is_page() {
-        let _ = writeln!(
-            text,
-            "{:12}open-channel: {} for a host with an FTL of its own",
-            "firmware",
-            size(physical)
-        );
+    match config.firmware {
+        FirmwareKind::Page => {}
+        FirmwareKind::Append => text.push_str(&segments(config, &geometry)),
+        FirmwareKind::OpenChannel => {
+            let what = format!("open-channel: {} for a host with an FTL of its own", size(physical));
+            let _ = writeln!(text, "{:12}{what}", "firmware");
+        }
     }
     for (name, value) in lines.iter().filter(|(name, value)| !value.is_empty() && is_shown(name)) {
         let _ = writeln!(text, "{name:12}{value}");

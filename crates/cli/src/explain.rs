@@ -9,7 +9,7 @@
 use crate::devices::resolve;
 use crate::error::{Failure, Outcome, say, unreadable};
 use crate::json;
-use crate::options::{PatternArg, PreconditionArg, ResultArgs};
+use crate::options::{PatternArg, PreconditionArg, ResultArgs, default_precondition};
 use crate::output::thousands;
 use crate::output::{check, print_or_write, stopped};
 use crate::progress::Watch;
@@ -195,8 +195,9 @@ fn scenario(args: &ExplainArgs) -> Outcome<Scenario> {
         return Err(Failure::Usage("missing: --device <PRESET|FILE.toml>".into()));
     }
     let text = std::fs::read_to_string(&args.file).map_err(|error| unreadable(&file, &error))?;
+    let devices = resolve(&args.device, &args.set)?;
     let precondition = Precondition {
-        mode: args.precondition.unwrap_or(PreconditionArg::Instant).mode(),
+        mode: args.precondition.unwrap_or_else(|| default_precondition(&devices)).mode(),
         fill: args.fill.unwrap_or(1.0),
         overwrite: args.overwrite.unwrap_or(0.0),
         pattern: args.pattern.unwrap_or(PatternArg::Random).pattern(),
@@ -209,7 +210,7 @@ fn scenario(args: &ExplainArgs) -> Outcome<Scenario> {
         precondition,
         track_contents: false,
         block_layer: None,
-        devices: resolve(&args.device, &args.set)?,
+        devices,
         workloads: vec![WorkloadConfig { name, source: Source::Fio { file, text } }],
     })
 }

@@ -1,6 +1,6 @@
 //! `weir files`: workloads on the files of a file system on a device, several at once.
 
-use crate::devices::{resolve, table};
+use crate::devices::{resolve_paged, table};
 use crate::error::{Failure, Outcome, say, unreadable};
 use crate::json;
 use crate::options::{ResultArgs, Shape};
@@ -349,7 +349,7 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
     let has_block_layer = args.format != Kind::F2fs || args.options.commit.is_some();
     let block_layer = has_block_layer.then(HostConfig::default);
     let mut setups = Vec::new();
-    for device in resolve(&args.device, &args.set)? {
+    for device in resolve_paged(&args.device, &args.set)? {
         args.options.check_device(&device, &args.flush)?;
         for flush in &args.flush {
             setups.push(Setup {

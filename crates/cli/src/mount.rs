@@ -1,6 +1,6 @@
 //! `weir mount`: a file system on a simulated device as a directory.
 
-use crate::devices::{resolve, size};
+use crate::devices::{resolve_paged, size};
 use crate::error::{Failure, Outcome, say};
 use crate::files::{FlushArg, FormatOptions};
 use crate::output::print;
@@ -207,7 +207,7 @@ fn plain(directory: &Path) -> PathBuf {
 fn medium(args: &MountArgs) -> Outcome<Medium> {
     if !args.medium.is_dir() {
         let device = args.device.clone().unwrap_or_else(|| "consumer-tlc-nvme".to_owned());
-        let device = Box::new(resolve(&[device], &args.set)?.remove(0));
+        let device = Box::new(resolve_paged(&[device], &args.set)?.remove(0));
         let reserve = !args.read_only && !args.no_reserve;
         let memory_bytes = args.memory.map(|memory| memory.0);
         let (path, seed) = (args.medium.clone(), args.seed);

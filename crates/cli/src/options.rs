@@ -5,6 +5,7 @@
 use crate::values::{action, format, positive, real, timing, trace_device, whole, window};
 use clap::{Args, Subcommand, ValueEnum};
 use flashweir_core::Instant;
+use flashweir_device::config::{DeviceConfig, FirmwareKind};
 use flashweir_sim::precondition::{Mode, Pattern, Precondition};
 use flashweir_workload::trace::{Action, Devices, Fit, Format, ReadOptions, ReplayConfig, Timing};
 use std::path::PathBuf;
@@ -127,9 +128,9 @@ pub(crate) struct DeviceArgs {
     /// Seed of all randomness
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
     pub(crate) seed: u64,
-    /// How the device gets its state before the workload
-    #[arg(long, value_enum, default_value_t = PreconditionArg::Instant, help_heading = "State of the device")]
-    pub(crate) precondition: PreconditionArg,
+    /// How the device gets its state before the workload [default: instant; none for devices with segments]
+    #[arg(long, value_enum, help_heading = "State of the device")]
+    pub(crate) precondition: Option<PreconditionArg>,
     /// Fraction of the capacity that is written once, in order
     #[arg(long, value_name = "0..1", default_value_t = 1.0, help_heading = "State of the device", value_parser = real)]
     pub(crate) fill: f64,
@@ -178,10 +179,16 @@ impl PreconditionArg {
     }
 }
 
+/// The state that devices get if nothing is said: full, and empty where they have segments, which a host fills itself.
+pub(crate) fn default_precondition(devices: &[DeviceConfig]) -> PreconditionArg {
+    let has_segments = |device: &DeviceConfig| device.firmware == FirmwareKind::Append;
+    if devices.iter().any(has_segments) { PreconditionArg::None } else { PreconditionArg::Instant }
+}
+
 impl DeviceArgs {
-    /// The requested state.
-    pub(crate) fn precondition(&self) -> Precondition {
-        let mode = self.precondition.mode();
+    /// The requested state of these devices.
+    pub(crate) fn precondition(&self, devices: &[DeviceConfig]) -> Precondition {
+        let mode = self.precondition.unwrap_or_else(|| default_precondition(devices)).mode();
         Precondition { mode, fill: self.fill, overwrite: self.overwrite, pattern: self.pattern.pattern() }
     }
 }

@@ -79,7 +79,8 @@ pub(crate) fn stem(path: &Path) -> String {
 
 /// Runs one workload on the devices of the command line.
 fn on_devices(args: &DeviceArgs, name: String, source: Source, cancel: &AtomicBool) -> Outcome {
-    let precondition = args.precondition();
+    let devices = resolve(&args.device, &args.set)?;
+    let precondition = args.precondition(&devices);
     precondition.validate().map_err(|error| {
         // On the command line the keys are options.
         Failure::Usage(error.replace("precondition.", "--"))
@@ -91,7 +92,7 @@ fn on_devices(args: &DeviceArgs, name: String, source: Source, cancel: &AtomicBo
         precondition,
         track_contents: false,
         block_layer: block_layer.transpose().map_err(Failure::usage)?,
-        devices: resolve(&args.device, &args.set)?,
+        devices,
         workloads: vec![WorkloadConfig { name, source }],
     };
     let shape = match args.shape.output {

@@ -1,6 +1,6 @@
 //! `weir serve`, `weir cut` and `weir rerun`: simulated devices as disks of real programs.
 
-use crate::devices::resolve;
+use crate::devices::resolve_paged;
 use crate::error::{Failure, Outcome, say};
 use crate::json::{self, Kind};
 use crate::made_by::commit;
@@ -278,7 +278,7 @@ fn disks(args: &ServeArgs) -> Outcome<Vec<Disk>> {
                 "{option} is about a device that was written to: expected --precondition instant or age-by-writing, too"
             )));
         }
-        let config = resolve(&[target.to_owned()], &args.set)?.remove(0);
+        let config = resolve_paged(&[target.to_owned()], &args.set)?.remove(0);
         let name = name.map_or_else(|| config.name.clone(), str::to_owned);
         disks.push(in_memory(args, &name, config, precondition)?);
     }

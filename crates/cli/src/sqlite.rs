@@ -1,6 +1,6 @@
 //! `weir sqlite`: SQLite itself on a file system on a device, in virtual time.
 
-use crate::devices::{resolve, table};
+use crate::devices::{resolve_paged, table};
 use crate::error::{Failure, Outcome};
 use crate::files::{
     CheckpointArg, CleanArg, CommitArg, FlushArg, JournalModeArg, check_shares, needs, set_shares,
@@ -202,7 +202,7 @@ impl SqliteArgs {
 
     fn setups(&self) -> Outcome<Vec<Setup>> {
         let mut setups = Vec::new();
-        for device in resolve(&self.device, &self.set)? {
+        for device in resolve_paged(&self.device, &self.set)? {
             self.flush.check_device(&device)?;
             check_shares(&device, self.checkpoint, self.clean)?;
             for journal in &self.journal {

@@ -1,6 +1,6 @@
 //! `weir volume`: disks that are kept in a directory, made, looked at and checked.
 
-use crate::devices::{resolve, size};
+use crate::devices::{resolve_paged, size};
 use crate::error::{Failure, Outcome};
 use crate::json::{self, Kind};
 use crate::options::ShapeArgs;
@@ -145,7 +145,7 @@ pub(crate) fn failure(error: &VolumeError) -> Failure {
 }
 
 fn create(args: &CreateArgs) -> Outcome {
-    let mut devices = resolve(std::slice::from_ref(&args.device), &args.set)?;
+    let mut devices = resolve_paged(std::slice::from_ref(&args.device), &args.set)?;
     let mut config = devices.pop().expect("one device was asked for");
     if let Some(capacity) = args.capacity {
         config = volume::with_capacity(&config, capacity)

@@ -1,6 +1,6 @@
 //! `weir waf`: write amplification alone, without time, beside the closed forms.
 
-use crate::devices::{resolve, table};
+use crate::devices::{resolve_paged, table};
 use crate::error::{Failure, Failures, Outcome};
 use crate::json;
 use crate::options::{Shape, WafArgs};
@@ -98,7 +98,7 @@ fn configs(args: &WafArgs) -> Outcome<Vec<DeviceConfig>> {
             let mut set = args.set.clone();
             set.push(format!("ftl.gc.policy=\"{policy}\""));
             set.push(format!("ftl.over_provisioning={spare:?}"));
-            let config = resolve(std::slice::from_ref(&args.device), &set)?.remove(0);
+            let config = resolve_paged(std::slice::from_ref(&args.device), &set)?.remove(0);
             let utilisation = utilisation(&config);
             if !(0.0..0.995).contains(&utilisation) {
                 return Err(Failure::Usage(format!(

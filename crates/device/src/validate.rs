@@ -153,6 +153,14 @@ impl DeviceConfig {
         Ok(())
     }
 
+    /// Returns an error for a device on which jobs cannot run: one without pages and without segments.
+    pub fn check_jobs(&self) -> Result<(), String> {
+        match self.firmware {
+            FirmwareKind::Page | FirmwareKind::Append => Ok(()),
+            FirmwareKind::OpenChannel => self.check_page_namespace(),
+        }
+    }
+
     /// Returns an error for a device without a page namespace, which everything that reads and writes sectors needs.
     pub fn check_page_namespace(&self) -> Result<(), String> {
         match self.firmware {
@@ -365,6 +373,9 @@ impl DeviceConfig {
     /// Explains why GC never stops once the fraction `fill` (0 to 1) of the capacity holds data: GC wants to keep more blocks of a
     /// plane free than are left. `None` if the spare blocks suffice.
     pub fn collection_never_stops(&self, fill: f64) -> Option<String> {
+        if !self.firmware.is_page() {
+            return None;
+        }
         let geometry = Geometry::new(self);
         let spare = geometry.spare_blocks_per_plane_min();
         let data =

@@ -18,15 +18,18 @@ use crate::scenario::{Run, Scenario, Source};
 use board::{Board, Task};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Bytes, Duration};
-use flashweir_device::config::DeviceConfig;
+use flashweir_device::config::{DeviceConfig, FirmwareKind};
 use flashweir_device::geometry::Geometry;
 use flashweir_device::{Device, DeviceOptions};
 use flashweir_sim::check_block_layer;
 use flashweir_sim::measure::{IoLog, RunResult};
 use flashweir_sim::precondition::Mode;
 use flashweir_sim::timeline::{Findings, Ledger, Perfetto, Timeline};
+use flashweir_sim::workload::Workload;
 use flashweir_sim::world::{JobSetup, Progress, World};
-use flashweir_workload::fio::{Direction, Fault, FioError, FioJob, JobSpec, Sizes, Verify, parse_job_file};
+use flashweir_workload::fio::{
+    Direction, Fault, FioError, FioJob, JobSpec, Sizes, Verify, Zoned, Zones, parse_job_file,
+};
 use flashweir_workload::trace::{Replay, ReplayConfig, Timing, Trace, TraceError};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -60,6 +63,13 @@ pub enum ExperimentError {
         /// The fault.
         error: TraceError,
     },
+    /// Something that a device with segments cannot have.
+    Segments {
+        /// Name of the device, if there are several.
+        device: Option<String>,
+        /// The fault.
+        reason: String,
+    },
     /// A block layer that does not fit a device.
     BlockLayer {
         /// Name of the device, if there are several.
@@ -77,8 +87,13 @@ impl fmt::Display for ExperimentError {
             Self::Replay { device: Some(device), error } => write!(f, "{error} (on device {device})"),
             Self::Fio { device: None, error } => error.fmt(f),
             Self::Replay { device: None, error } => error.fmt(f),
-            Self::BlockLayer { device: Some(device), reason } => write!(f, "{reason} (on device {device})"),
-            Self::BlockLayer { device: None, reason } => f.write_str(reason),
+            Self::BlockLayer { device: Some(device), reason }
+            | Self::Segments { device: Some(device), reason } => {
+                write!(f, "{reason} (on device {device})")
+            }
+            Self::BlockLayer { device: None, reason } | Self::Segments { device: None, reason } => {
+                f.write_str(reason)
+            }
         }
     }
 }
@@ -153,8 +168,13 @@ pub struct Experiment {
 /// A workload for one device.
 #[derive(Debug)]
 enum Plan {
-    Fio(Vec<JobSpec>),
-    Trace { trace: Arc<Trace>, config: ReplayConfig, capacity_blocks: u64 },
+    /// Jobs, and the zones that they share: number, sectors of each, sectors of the least write.
+    Fio(Vec<JobSpec>, Option<(u32, u64, u64)>),
+    Trace {
+        trace: Arc<Trace>,
+        config: ReplayConfig,
+        capacity_blocks: u64,
+    },
 }
 
 /// Planned length of a run.
@@ -184,6 +204,10 @@ impl Experiment {
         let state = &scenario.precondition;
         let fill = if state.mode == Mode::None { 0.0 } else { state.fill };
         for device in &scenario.devices {
+            check_segments(device, &scenario).map_err(|reason| ExperimentError::Segments {
+                device: (scenario.devices.len() > 1).then(|| device.name.clone()),
+                reason,
+            })?;
             let problem = device.collection_never_stops(fill);
             warnings.extend(problem.map(|problem| format!("{}: {problem}", device.name)));
             if let Some(layer) = &scenario.block_layer {
@@ -314,7 +338,7 @@ impl Experiment {
     /// Whether devices store contents: if the scenario says so, or if a job verifies what it wrote.
     fn tracks_contents(&self) -> bool {
         let verifies = |plan: &Plan| match plan {
-            Plan::Fio(specs) => specs.iter().any(|spec| spec.verify == Some(Verify::Compare)),
+            Plan::Fio(specs, _) => specs.iter().any(|spec| spec.verify == Some(Verify::Compare)),
             Plan::Trace { .. } => false,
         };
         self.scenario.track_contents || self.plans.iter().flatten().any(verifies)
@@ -382,11 +406,13 @@ fn plan(
                 let jobs = parse_job_file(file, text, Bytes(blocks * LBA_BYTES))
                     .map_err(|error| ExperimentError::Fio { device: name(device), error })?;
                 warn(jobs.warnings);
-                if let Some(fault) = jobs.jobs.iter().find_map(|spec| unverifiable(spec, device)) {
+                let fault = |spec: &JobSpec| misplaced(spec, device).or_else(|| unverifiable(spec, device));
+                if let Some(fault) = jobs.jobs.iter().find_map(fault) {
                     let error = FioError { file: file.clone(), line: 0, fault: Box::new(fault) };
                     return Err(ExperimentError::Fio { device: name(device), error });
                 }
-                Ok(Plan::Fio(jobs.jobs))
+                let zones = (device.firmware == FirmwareKind::Append).then(|| zones_of(device));
+                Ok(Plan::Fio(jobs.jobs, zones))
             })
             .collect(),
         Source::Trace { file, read, replay } => {
@@ -400,6 +426,78 @@ fn plan(
                 })
                 .collect()
         }
+    }
+}
+
+/// What a device with segments cannot have: contents before the first write, a host that sorts and merges, traces of other devices.
+fn check_segments(device: &DeviceConfig, scenario: &Scenario) -> Result<(), String> {
+    if device.firmware != FirmwareKind::Append {
+        return Ok(());
+    }
+    if scenario.precondition.mode != Mode::None {
+        return Err("precondition: expected none: segments are empty until a job writes them".into());
+    }
+    if scenario.block_layer.is_some() {
+        return Err("block_layer: expected none: it knows no segments".into());
+    }
+    let is_trace = |source: &Source| matches!(source, Source::Trace { .. });
+    match scenario.workloads.iter().any(|workload| is_trace(&workload.source)) {
+        true => {
+            Err("traces write in place: expected a device with a page namespace, such as `amf-page`".into())
+        }
+        false => Ok(()),
+    }
+}
+
+/// The segments of a device, as zones.
+fn zones_of(device: &DeviceConfig) -> (u32, u64, u64) {
+    let geometry = Geometry::new(device);
+    let blocks = u64::from(geometry.append.units) * geometry.lbas_per_unit;
+    (geometry.append.segments, blocks, geometry.lbas_per_unit)
+}
+
+/// Reason why this job cannot run on this device, if any: zones are segments, and segments take writes at write pointers only.
+fn misplaced(spec: &JobSpec, device: &DeviceConfig) -> Option<Fault> {
+    let conflict = |reason: String| Some(Fault::Conflict { section: spec.name.clone(), reason });
+    let is_append = device.firmware == FirmwareKind::Append;
+    let rules = match (spec.zones, is_append) {
+        (None, false) => return None,
+        (None, true) => {
+            return conflict("segments are written at their write pointers: expected `zonemode=zbd`".into());
+        }
+        (Some(_), false) => {
+            return conflict("`zonemode=zbd` needs a device with segments, such as `amf`".into());
+        }
+        (Some(rules), true) => rules,
+    };
+    let (_, blocks, unit) = zones_of(device);
+    let bytes = |blocks: u64| Bytes(blocks * LBA_BYTES);
+    if let Some(asked) = rules.blocks.filter(|asked| *asked != blocks) {
+        return conflict(format!(
+            "zonesize={}: the segments of the device have {}",
+            bytes(asked),
+            bytes(blocks)
+        ));
+    }
+    if !spec.region.first.0.is_multiple_of(blocks) || !spec.region.blocks.is_multiple_of(blocks) {
+        return conflict(format!("its region is not a whole number of segments of {}", bytes(blocks)));
+    }
+    let used = Direction::ALL.into_iter().filter(|direction| spec.mix.uses(*direction));
+    let mut sizes = used.map(|direction| &spec.sizes[direction as usize]);
+    let is_odd = |sizes: &Sizes| match sizes {
+        Sizes::Fixed(size) => !u64::from(*size).is_multiple_of(unit),
+        Sizes::Range { min, .. } => !u64::from(*min).is_multiple_of(unit),
+        Sizes::Split(parts) => parts.iter().any(|(size, _)| !u64::from(*size).is_multiple_of(unit)),
+    };
+    if sizes.clone().any(is_odd) {
+        return conflict(format!(
+            "segments are written in units of {}: expected multiples of it",
+            bytes(unit)
+        ));
+    }
+    match sizes.any(|sizes| u64::from(sizes.max_blocks()) > blocks) {
+        true => conflict(format!("a request is larger than a segment of {}", bytes(blocks))),
+        false => None,
     }
 }
 
@@ -428,8 +526,16 @@ impl Plan {
     /// Jobs of a world with this seed.
     fn jobs(&self, seed: u64) -> Vec<JobSetup> {
         match self {
-            Self::Fio(specs) => {
+            Self::Fio(specs, zones) => {
                 let reported = reported(specs);
+                let zones = zones.map(|(count, blocks, unit)| Zones::new(count, blocks, unit));
+                let workload = |spec: &JobSpec| -> Box<dyn Workload> {
+                    let job = FioJob::new(spec.clone(), seed);
+                    match &zones {
+                        Some(zones) => Box::new(Zoned::new(job, zones)),
+                        None => Box::new(job),
+                    }
+                };
                 let setup = |(spec, (report_group, name)): (&JobSpec, (u32, String))| JobSetup {
                     name,
                     options: options::options(spec),
@@ -437,7 +543,7 @@ impl Plan {
                     ramp: spec.ramp,
                     report_group,
                     stats: spec.stats,
-                    workload: Box::new(FioJob::new(spec.clone(), seed)),
+                    workload: workload(spec),
                 };
                 specs.iter().zip(reported).map(setup).collect()
             }
@@ -455,7 +561,7 @@ impl Plan {
     /// Planned length of a run.
     fn extent(&self) -> Extent {
         match self {
-            Self::Fio(specs) => {
+            Self::Fio(specs, _) => {
                 let groups: Vec<u32> = specs.iter().map(|spec| spec.stonewall_group).collect();
                 let last = groups.iter().copied().max().unwrap_or(0);
                 let time = |group| {
@@ -489,7 +595,7 @@ impl Plan {
     /// Interval of the series: so short that the steadiness of a run of the planned length can be judged.
     fn interval(&self) -> Duration {
         let shortest = match self {
-            Self::Fio(specs) => specs.iter().filter_map(|spec| spec.limits.runtime).min(),
+            Self::Fio(specs, _) => specs.iter().filter_map(|spec| spec.limits.runtime).min(),
             Self::Trace { .. } => self.extent().time,
         };
         shortest.map_or(INTERVAL_UNKNOWN, |shortest| (shortest / INTERVALS).clamp(INTERVAL_MIN, INTERVAL_MAX))

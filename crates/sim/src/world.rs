@@ -14,9 +14,10 @@ use crate::measure::{DeviceTotals, IoLog, MetricValue, Recorder, RunResult, Samp
 use crate::request::{Kind, Request};
 use crate::timeline::{Findings, Timeline};
 use crate::workload::{Step, Workload};
-use flashweir_core::command::{Contents, Done, Payload, pattern};
+use flashweir_core::command::{APPEND_NAMESPACE, Contents, Done, Payload, SegmentId, pattern};
 use flashweir_core::random::mix;
-use flashweir_core::{Command, Data, Duration, Instant, Lpn, Op};
+use flashweir_core::{Command, Data, Duration, Instant, Lba, Lpn, Op};
+use flashweir_device::config::FirmwareKind;
 use flashweir_device::{Device, DeviceMetrics, NandMetrics};
 use flashweir_host::{BlockLayer, Chain, HostConfig};
 use std::collections::BTreeMap;
@@ -136,6 +137,8 @@ struct Jobs {
     flights: Vec<Flight>,
     free: Vec<u32>,
     lbas_per_unit: u64,
+    /// Sectors of a segment, if the device has nothing but segments.
+    segment_blocks: Option<u64>,
     completed: Vec<u32>,
     errors: u64,
     first_error: Option<String>,
@@ -256,6 +259,7 @@ impl World {
                 flights: Vec::new(),
                 free: Vec::new(),
                 lbas_per_unit: device.geometry().lbas_per_unit,
+                segment_blocks: segment_blocks(&device),
                 completed: Vec::new(),
                 errors: 0,
                 first_error: None,
@@ -477,6 +481,10 @@ impl World {
         };
         let mut command = Command::new(u64::from(place), op);
         (command.queue, command.fua) = (queue, fua);
+        if let Some(blocks) = self.host.segment_blocks {
+            command.op = on_segments(command.op, blocks);
+            command.ns = APPEND_NAMESPACE;
+        }
         self.engine.submit(now, intended, command, job as u16, &mut self.host);
     }
 
@@ -621,5 +629,26 @@ impl World {
     /// Returns the number of errors and the first one that the device answered.
     pub fn errors(&self) -> (u64, Option<&str>) {
         (self.host.errors, self.host.first_error.as_deref())
+    }
+}
+
+/// Sectors of a segment of a device that has nothing but segments.
+fn segment_blocks(device: &Device) -> Option<u64> {
+    let geometry = device.geometry();
+    let is_append = device.config().firmware == FirmwareKind::Append;
+    is_append.then(|| u64::from(geometry.append.units) * geometry.lbas_per_unit)
+}
+
+/// The command of a request to a device with segments of so many sectors. A write lies in one segment; a deallocation names one by its
+/// first sector.
+fn on_segments(op: Op, segment_blocks: u64) -> Op {
+    let segment = |lba: Lba| SegmentId((lba.0 / segment_blocks) as u32);
+    match op {
+        Op::Write { lba, blocks, data } => {
+            let offset = (lba.0 % segment_blocks) as u32;
+            Op::SegWrite { segment: segment(lba), offset, blocks, data }
+        }
+        Op::Trim { lba, .. } => Op::SegTrim { segment: segment(lba) },
+        other => other,
     }
 }

@@ -58,7 +58,8 @@ const ZEROS: &str = match std::str::from_utf8(&[0; 8192]) {
 };
 
 /// Files that stand in the directory of every test.
-const FILES: [(&str, &str); 25] = [
+const FILES: [(&str, &str); 26] = [
+    ("zoned.fio", "[z]\nzonemode=zbd\nzonesize=16m\nrw=write\nbs=64k\nsize=64m\n"),
     ("job.fio", "[j]\nrw=randread\nbs=4k\niodepth=4\nsize=64m\nnumber_ios=2000\n"),
     ("option.fio", "[j]\nrw=randread\niodept=4\n"),
     ("value.fio", "[j]\nrw=randread\n\nbs=700\n"),
@@ -92,7 +93,7 @@ const FILES: [(&str, &str); 25] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 224] = [
+const BAD: [(&str, &str); 232] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("check", "missing: --verify <SHELL COMMAND>, <COMMAND>..."),
     ("check --verify true --", "missing: <COMMAND>..."),
@@ -316,6 +317,14 @@ const BAD: [(&str, &str); 224] = [
     ("trace info good.trace --report page.html", "unknown argument `--report`"),
     ("crash --report page.html", "unknown argument `--report`"),
     ("fsck d.img --json", "unknown argument `--json`: expected --output json, which every command has that gives JSON"),
+    ("fio job.fio --device amf", "job.fio: [j]: segments are written at their write pointers: expected `zonemode=zbd`"),
+    ("fio zoned.fio --device amf-page", "zoned.fio: [z]: `zonemode=zbd` needs a device with segments, such as `amf`"),
+    ("fio zoned.fio --device amf --set append.lanes=8", "zoned.fio: [z]: zonesize=16MiB: the segments of the device have 4MiB"),
+    ("fio zoned.fio --device amf --precondition instant", "precondition: expected none: segments are empty until a job writes them"),
+    ("fio zoned.fio --device amf --block-layer deadline", "block_layer: expected none: it knows no segments"),
+    ("replay good.trace --device amf", "traces write in place: expected a device with a page namespace, such as `amf-page`"),
+    ("serve amf", "device 0 (amf): firmware = append: expected page: a host that writes sectors in place needs a device with a page namespace (of the card of AMF there are `amf-page` and `amf-dftl`)"),
+    ("fio zoned.fio --device amf --set append.lanes=3", "device 0 (amf): append.lanes = 3: expected 0, or a part of the 32 planes into which they can be divided"),
     ("crash --states 0", "--states cannot be `0`: expected a whole number of 1 or more"),
 ];
 
@@ -338,6 +347,17 @@ fn every_mistake_earns_one_line_and_exit_code_2() {
         assert_eq!(text(&output.stdout), "", "weir {line}");
     }
     assert_eq!(place.names(), before, "a mistake leaves no file");
+}
+
+#[test]
+fn zones_of_fio_are_segments() {
+    let place = Place::new("zoned");
+    let output = place.say("fio zoned.fio --device amf --set append.segments=8 --output json -q");
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let job = &report["jobs"][0];
+    assert_eq!((&job["write"]["total_ios"], &job["write"]["io_kbytes"]), (&1024.into(), &65_536.into()));
+    assert_eq!(job["error"], 0);
 }
 
 #[test]

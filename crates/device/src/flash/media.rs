@@ -581,6 +581,11 @@ impl Media {
         self.blocks[block.index()].as_ref().is_some_and(|media| media.erase_torn)
     }
 
+    /// Whether the block has to be erased before it is programmed.
+    pub fn is_used(&self, block: BlockId) -> bool {
+        self.pages_written(block) > 0 || self.erase_torn(block)
+    }
+
     /// The state that a read of the page finds.
     pub fn page_state(&self, at: PageAddr) -> PageState {
         match &self.blocks[at.block.index()] {

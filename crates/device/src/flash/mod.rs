@@ -34,6 +34,9 @@ use flashweir_core::random::RandomStream;
 use flashweir_ftl::{BlockId, BlockState, Blocks, PlaneId};
 use std::collections::BTreeSet;
 
+/// Identity of the content of a page that should be readable but is not.
+pub const UNREADABLE: u64 = 0xbad0_bad0_bad0_bad0;
+
 /// Machine, medium and pool.
 #[derive(Clone, Debug)]
 pub(crate) struct Flash<J> {

@@ -2,10 +2,8 @@
 
 use super::buffer::Place;
 use super::ftl::{Cx, PageFtl};
+use crate::flash::UNREADABLE;
 use flashweir_core::{Lpn, Payload};
-
-/// Identity of the content of a page that should be readable but is not.
-pub const UNREADABLE: u64 = 0xbad0_bad0_bad0_bad0;
 
 /// The content of such a page. A copy of it has the same content, so that no error turns into data when it is moved.
 pub(super) const LOST: Payload = Payload::Tag(UNREADABLE);

@@ -170,11 +170,8 @@ impl PageFtl {
 
     fn begin_checkpoint(&mut self, cx: &mut Cx) {
         let target = self.log.region ^ 1;
-        let used: Vec<BlockId> = self.log.regions[target]
-            .iter()
-            .copied()
-            .filter(|b| cx.flash.media.pages_written(*b) > 0 || cx.flash.media.erase_torn(*b))
-            .collect();
+        let used: Vec<BlockId> =
+            self.log.regions[target].iter().copied().filter(|b| cx.flash.media.is_used(*b)).collect();
         self.log.writing = Writing::Erasing { left: used.len() as u32 };
         cx.trace().record(|| Traced::Log { work: LogWork::Erase, count: used.len() as u32 });
         if used.is_empty() {

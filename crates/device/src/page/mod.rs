@@ -49,6 +49,5 @@ mod tags;
 mod virtual_pages;
 mod work;
 
-pub use content::UNREADABLE;
 pub(crate) use fastforward::UnitWriter;
 pub(crate) use ftl::PageFtl;

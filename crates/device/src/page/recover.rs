@@ -71,7 +71,7 @@ pub(super) fn plan(mut scan: Scan<'_>) -> Plan<PageFtl> {
 fn restore(ftl: &mut PageFtl, cx: &mut Cx, fold: &Fold) {
     for block in cx.flash.blocks.ids() {
         let erases = cx.flash.media.erases(block);
-        let used = cx.flash.media.pages_written(block) > 0 || cx.flash.media.erase_torn(block);
+        let used = cx.flash.media.is_used(block);
         let is_data = cx.flash.blocks.state(block) == BlockState::Free;
         cx.flash.blocks.restore(block, erases, used && is_data);
     }
@@ -137,7 +137,7 @@ fn note_changes(ftl: &mut PageFtl, cx: &Cx, map_entries: &BTreeMap<u32, Vec<Entr
 fn erase_old_map_pages(ftl: &PageFtl, cx: &Cx, steps: &mut Vec<Step>) {
     let Some(cache) = &ftl.map_cache else { return };
     for block in cache.area.block_ids().filter(|block| cache.area.valid(*block) == 0) {
-        if cx.flash.media.pages_written(block) > 0 || cx.flash.media.erase_torn(block) {
+        if cx.flash.media.is_used(block) {
             steps.push(Step::Erase(block));
         }
     }
@@ -274,7 +274,7 @@ fn write_checkpoint(
     steps: &mut Vec<Step>,
 ) {
     for block in cx.geometry.meta_blocks(target as u32) {
-        if cx.flash.media.pages_written(block) > 0 || cx.flash.media.erase_torn(block) {
+        if cx.flash.media.is_used(block) {
             steps.push(Step::Erase(block));
         }
     }

@@ -5,7 +5,7 @@
 //! fixed then. In write-once mode a member of a stream lies behind everything that its segment holds, so that the order of epochs never
 //! contradicts that of offsets (contract §9.12). A deallocation is accepted when everything in its segment is durable, and all earlier epochs of its stream.
 
-use super::log::Trimmed;
+use super::log_queue::Trimmed;
 use super::table::{Open, Page, Queued, Segments, Slot, Unit, Wait};
 use crate::config::AppendMode;
 use crate::cx::Cx;

@@ -1,6 +1,6 @@
 //! Accounts that have to balance, and what each command and plane waits for.
 
-use super::moves::EraseFor;
+use super::moving::EraseFor;
 use super::table::{NO_BLOCK, Page, Segments};
 use crate::config::AppendMode;
 use crate::cx::Cx;

@@ -1,53 +1,18 @@
 //! The append namespace as the only one of a device: [`Segments`] as a [`Firmware`].
 
+use super::ftl::{AppendFtl, Cx, Unplaced};
 use super::job::{Job, Op as NandOp};
 use super::recover;
 use super::table::{Segments, Slot};
 use crate::config::DeviceConfig;
 use crate::effect::Event;
 use crate::firmware::{DeviceOptions, Firmware, Plan};
-use crate::flash::{Frontier, Media, Op, Placer, SaveArea, Saved, UnitImage};
-use crate::geometry::{Geometry, PageAddr};
+use crate::flash::{Media, SaveArea, Saved, UnitImage};
+use crate::geometry::Geometry;
 use crate::planted::PlantedBug;
 use flashweir_core::{Command, DeviceError, Lpn, Payload};
-use flashweir_ftl::{BlockId, Blocks, PlaneId};
+use flashweir_ftl::BlockId;
 use std::collections::BTreeSet;
-
-/// The context of this firmware.
-type Cx = crate::cx::Cx<Job>;
-
-/// The firmware.
-#[derive(Clone, Debug)]
-pub(crate) struct AppendFtl {
-    pub(crate) segments: Segments,
-    placer: Unplaced,
-}
-
-/// The placer of a device all of whose programs have their page when they are queued.
-#[derive(Clone, Debug)]
-pub(crate) struct Unplaced;
-
-impl Placer<Job> for Unplaced {
-    fn offer(&self, _: &Blocks, _: PlaneId, _: Frontier) -> Option<u32> {
-        None
-    }
-
-    fn bind(&mut self, _: &mut Blocks, _: PlaneId, _: Frontier) -> PageAddr {
-        unreachable!("no program asks for a page")
-    }
-
-    fn pull(&mut self, _: &Blocks, _: std::ops::Range<u32>) -> Option<Op<Job>> {
-        None
-    }
-
-    fn pull_beside(&mut self, _: &Blocks, _: PlaneId, _: u32) -> Option<Op<Job>> {
-        None
-    }
-
-    fn seal(&mut self, _: Job) -> u32 {
-        unreachable!("no program asks for a page")
-    }
-}
 
 impl Segments {
     /// An operation has ended.

@@ -9,228 +9,15 @@
 //! when a newer one is complete.
 
 use super::job::{Job, Op as NandOp};
+use super::log_queue::{LogPage, Writing};
 use super::table::{Open, Segments};
-use crate::config::DeviceConfig;
 use crate::cx::Cx;
 use crate::flash::{Class, OpKind, Purpose, UnitImage};
-use crate::geometry::{Geometry, PageAddr};
+use crate::geometry::PageAddr;
 use crate::planted::PlantedBug;
-use flashweir_core::command::{SegmentId, StreamId};
+use flashweir_core::command::SegmentId;
 use flashweir_ftl::BlockId;
-use flashweir_ftl::recovery::TrimRecord;
-use flashweir_ftl::segment_records::{GroupKind, PageHeader, SegmentRecord, encode, records_per_page};
-use std::collections::BTreeSet;
-use std::sync::Arc;
-
-/// A deallocation that was accepted.
-#[derive(Clone, Debug)]
-pub(super) struct Trimmed {
-    pub(super) segment: u32,
-    /// The generation that it begins.
-    pub(super) generation: u32,
-    /// Its units, as a capacitor saves them.
-    pub(super) units: TrimRecord,
-    /// Blocks that are free when it is durable.
-    pub(super) blocks: Vec<BlockId>,
-    pub(super) member: Option<(StreamId, u32)>,
-}
-
-/// One page of the log.
-#[derive(Clone, Debug)]
-pub(super) enum LogPage {
-    /// Records, with the number of their group.
-    Records(u64, Arc<[u8]>),
-    /// Units at the end of a segment.
-    Units(Vec<UnitImage>),
-}
-
-/// What is being written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Writing {
-    Nothing,
-    /// Pages that are left, and the last change that is durable then.
-    Group(u32, u64),
-    /// Blocks that are left to be erased.
-    Erasing(u32),
-    /// Pages that are left, their number in all, and the last change.
-    Checkpoint(u32, u32, u64),
-    /// The end of a generation of a segment: page and units.
-    Tail((u32, u32), u32, u32),
-}
-
-/// The log of one device.
-#[derive(Clone, Debug)]
-pub(super) struct Log {
-    regions: [Vec<BlockId>; 2],
-    region: usize,
-    next_page: u32,
-    group: u64,
-    boot: u32,
-    pages_per_region: u32,
-    records_per_page: usize,
-    pending: Vec<SegmentRecord>,
-    /// Number of changes so far, and how many of them are durable.
-    changes: u64,
-    pub(super) durable: u64,
-    /// Deallocations that are not durable, by the number of their change.
-    trims: Vec<(u64, Trimmed)>,
-    /// Commands that wait for a change.
-    waiters: Vec<(u32, u64)>,
-    /// Segments whose last page is to be written in part.
-    tails: BTreeSet<u32>,
-    wanted: bool,
-    writing: Writing,
-    pages: Vec<LogPage>,
-    /// Whether something may have become durable.
-    pub(super) check_marks: bool,
-}
-
-impl Log {
-    pub(super) fn new(config: &DeviceConfig, geometry: &Geometry) -> Self {
-        let regions = [0, 1].map(|region| geometry.segment_log_blocks(region).collect::<Vec<_>>());
-        Self {
-            pages_per_region: regions[0].len() as u32 * geometry.pages_per_block,
-            records_per_page: records_per_page(config.geometry.page_bytes.0),
-            regions,
-            region: 0,
-            next_page: 0,
-            group: 1,
-            boot: 1,
-            pending: Vec::new(),
-            changes: 0,
-            durable: 0,
-            trims: Vec::new(),
-            waiters: Vec::new(),
-            tails: BTreeSet::new(),
-            wanted: false,
-            writing: Writing::Nothing,
-            pages: Vec::new(),
-            check_marks: false,
-        }
-    }
-
-    /// Goes on after a recovery that wrote its checkpoint as `group` into `region`.
-    pub(super) fn resume(&mut self, region: usize, next_page: u32, group: u64, boot: u32) {
-        (self.region, self.next_page, self.group, self.boot) = (region, next_page, group, boot);
-    }
-
-    /// Asks for what is pending to be written.
-    pub(super) fn want(&mut self) {
-        self.wanted = true;
-    }
-
-    /// Asks for the last page of a segment to be written in part.
-    pub(super) fn want_tail(&mut self, segment: u32) {
-        self.tails.insert(segment);
-    }
-
-    /// The block list of a segment that is written for the first time. It need not be durable before the units are: blocks say themselves
-    /// whose they are. Returns the number of the change.
-    pub(super) fn add_segment(&mut self, segment: u32, since: (u32, u64), blocks: &[BlockId]) -> u64 {
-        self.pending.extend(SegmentRecord::describe(SegmentId(segment), since, false, blocks));
-        self.changes += 1;
-        self.changes
-    }
-
-    pub(super) fn add_sealed(&mut self, segment: u32, seq: u64) {
-        self.pending.push(SegmentRecord::Sealed { segment: SegmentId(segment), seq });
-        self.changes += 1;
-    }
-
-    /// A copied block. Returns the number of the change.
-    pub(super) fn add_moved(&mut self, segment: u32, lane: u32, block: BlockId) -> u64 {
-        self.pending.push(SegmentRecord::Moved { segment: SegmentId(segment), lane, block });
-        self.changes += 1;
-        self.wanted = true;
-        self.changes
-    }
-
-    pub(super) fn add_trim(&mut self, trimmed: Trimmed) {
-        let Trimmed { segment, generation, units: TrimRecord { seq, .. }, .. } = trimmed;
-        self.pending.push(SegmentRecord::Trim { segment: SegmentId(segment), generation, seq });
-        self.changes += 1;
-        self.wanted = true;
-        self.tails.remove(&segment);
-        self.trims.push((self.changes, trimmed));
-    }
-
-    /// A planted bug: the blocks of deallocated segments are free before the record is durable.
-    pub(super) fn release_early(&mut self) {
-        self.check_marks = true;
-    }
-
-    /// One part of a command waits until all changes so far that were asked for are durable.
-    pub(super) fn wait<J: Copy>(&mut self, cx: &mut Cx<J>, command: u32) {
-        let mark = self.trims.last().map_or(0, |(mark, _)| *mark);
-        self.wait_for(cx, command, mark);
-    }
-
-    /// One part of a command waits until this change is durable.
-    pub(super) fn wait_for<J: Copy>(&mut self, cx: &mut Cx<J>, command: u32, mark: u64) {
-        if mark > self.durable {
-            cx.front.commands.get_mut(command).left += 1;
-            self.waiters.push((command, mark));
-            self.wanted = true;
-        }
-    }
-
-    /// Whether a deallocation of the segment is not durable.
-    pub(super) fn is_trimming(&self, segment: u32) -> bool {
-        self.trims.iter().any(|(_, trimmed)| trimmed.segment == segment)
-    }
-
-    /// The number of the change that ended the generation before, if it is not durable.
-    pub(super) fn trim_of(&self, segment: u32) -> u64 {
-        let of_segment = self.trims.iter().rev().find(|(_, trimmed)| trimmed.segment == segment);
-        of_segment.map_or(0, |(mark, _)| *mark)
-    }
-
-    /// Blocks that wait for the record of a deallocation.
-    pub(super) fn pinned(&self) -> impl Iterator<Item = BlockId> + '_ {
-        self.trims.iter().flat_map(|(_, trimmed)| trimmed.blocks.iter().copied())
-    }
-
-    /// Deallocations that are not durable; a capacitor saves them.
-    pub(super) fn unlogged(&self) -> impl Iterator<Item = TrimRecord> + '_ {
-        self.trims.iter().map(|(_, trimmed)| trimmed.units)
-    }
-
-    /// The page of a region with this number: blocks take turns, so that pages are written in parallel.
-    pub(super) fn page_at(&self, region: usize, nth: u32) -> PageAddr {
-        let blocks = &self.regions[region];
-        PageAddr { block: blocks[nth as usize % blocks.len()], page: nth / blocks.len() as u32 }
-    }
-
-    pub(super) fn region_blocks(&self, region: usize) -> &[BlockId] {
-        &self.regions[region]
-    }
-
-    /// Splits records into the pages of one group.
-    pub(super) fn encode(&self, kind: GroupKind, group: u64, records: &[SegmentRecord]) -> Vec<LogPage> {
-        let total = records.len().div_ceil(self.records_per_page) as u32;
-        let chunks = records.chunks(self.records_per_page).zip(0..);
-        let page = |(records, index)| {
-            let header = PageHeader { kind, boot: self.boot, group, index, total };
-            LogPage::Records(group, Arc::from(encode(&header, records)))
-        };
-        chunks.map(page).collect()
-    }
-
-    /// Whether nothing is being written, and nothing waits for it; for audits.
-    pub(super) fn is_idle(&self) -> bool {
-        self.writing == Writing::Nothing && self.waiters.is_empty() && self.tails.is_empty()
-    }
-}
-
-impl LogPage {
-    /// The units of the page.
-    pub(super) fn units(&self) -> Vec<UnitImage> {
-        match self {
-            Self::Records(group, image) => vec![UnitImage::meta(*group, image.clone())],
-            Self::Units(units) => units.clone(),
-        }
-    }
-}
+use flashweir_ftl::segment_records::{GroupKind, SegmentRecord};
 
 impl Segments {
     /// Writes the next group, page of units or checkpoint if one is due.
@@ -388,7 +175,7 @@ impl Segments {
             let (command, _) = self.log.waiters.swap_remove(nth);
             self.part_done(cx, command);
         }
-        let is_over = |moved: &super::moves::Move| moved.logged.is_some_and(|mark| mark <= durable);
+        let is_over = |moved: &super::moving::Move| moved.logged.is_some_and(|mark| mark <= durable);
         while let Some(plane) = self.moves.iter().find(|(_, moved)| is_over(moved)).map(|(plane, _)| *plane) {
             self.end_move(cx, plane);
         }
@@ -405,11 +192,8 @@ impl Segments {
 
     fn begin_checkpoint<J: Copy>(&mut self, cx: &mut Cx<J>) {
         let target = self.log.region ^ 1;
-        let used: Vec<BlockId> = self.log.regions[target]
-            .iter()
-            .copied()
-            .filter(|block| super::moves::is_used(cx, *block))
-            .collect();
+        let used: Vec<BlockId> =
+            self.log.regions[target].iter().copied().filter(|block| cx.flash.media.is_used(*block)).collect();
         self.log.writing = Writing::Erasing(used.len() as u32);
         if used.is_empty() {
             return self.write_checkpoint(cx);

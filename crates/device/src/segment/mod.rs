@@ -1,7 +1,7 @@
 //! The append namespace: a map of whole blocks, no GC (AFTL; append-segments §3).
 //!
 //! A segment is a list of blocks, one of each lane, and a lane is a plane. Page `p` of a segment is page `p / lanes` of the block of lane
-//! `p % lanes`, so sectors find their pages by arithmetic. Place in the data flow: a command that passed [`check`] waits in one queue;
+//! `p % lanes`, so sectors find their pages by arithmetic. The state is in [`table`], [`log_queue`], [`moving`] and [`order`]. Place in the data flow: a command that passed [`check`] waits in one queue;
 //! [`accept`] puts its units into the buffer; pages that are complete go to the queue of their plane ([`program`]); [`log`] makes
 //! deallocations and changes of block lists durable; [`moves`] copies blocks whose programs fail, whose tail was torn, whose gaps are
 //! filled, or that are worn less than others.
@@ -21,13 +21,16 @@ mod accept;
 mod audit;
 mod check;
 mod firmware;
+mod ftl;
 mod job;
 mod log;
+mod log_queue;
 mod moves;
+mod moving;
 mod order;
 mod program;
 mod read;
 mod recover;
 mod table;
 
-pub(crate) use firmware::AppendFtl;
+pub(crate) use ftl::AppendFtl;

@@ -7,6 +7,7 @@
 //! not deallocated while one of its blocks is copied.
 
 use super::job::{Job, Op as NandOp};
+use super::moving::{EraseFor, Move, MoveOrder, Why};
 use super::table::{Open, Page, Segments, Slot, Unit};
 use crate::config::EraseTime;
 use crate::cx::Cx;
@@ -15,53 +16,6 @@ use crate::geometry::PageAddr;
 use crate::planted::PlantedBug;
 use flashweir_core::DeviceError;
 use flashweir_ftl::{BlockId, PlaneId};
-
-/// The reason for a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
-    Failed,
-    Torn,
-    Mend,
-    Wear,
-}
-
-/// A block that is to be copied.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct MoveOrder {
-    pub(super) segment: u32,
-    pub(super) lane: u32,
-    /// Pages that are copied.
-    pub(super) rows: u32,
-    pub(super) why: Why,
-}
-
-/// A copy under way.
-#[derive(Clone, Debug)]
-pub(super) struct Move {
-    pub(super) order: MoveOrder,
-    pub(super) from: BlockId,
-    pub(super) to: BlockId,
-    /// The next page to be copied, and its units once they are read.
-    next: u32,
-    images: Vec<UnitImage>,
-    /// Units that came too late and are in the copy.
-    merged: Vec<u32>,
-    /// Whether all pages are copied.
-    is_copied: bool,
-    /// Change of the log that says so.
-    pub(super) logged: Option<u64>,
-}
-
-/// What follows when a block is erased.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EraseFor {
-    /// It is free.
-    Pool,
-    /// A lane of a segment has it.
-    Lane { segment: u32, lane: u32 },
-    /// The copy of its plane goes on.
-    Move,
-}
 
 impl Segments {
     /// Whether a block of the segment is copied, or is to be.
@@ -89,7 +43,7 @@ impl Segments {
         for (plane, lane) in planes.into_iter().zip(0..) {
             let block = cx.flash.blocks.take(plane, false).expect("it was seen");
             self.set_block(segment, lane, block);
-            if is_used(cx, block) {
+            if cx.flash.media.is_used(block) {
                 self.erase(cx, block, EraseFor::Lane { segment, lane });
             }
         }
@@ -205,7 +159,7 @@ impl Segments {
         cx.metrics.segment_moves += 1;
         let (images, merged, is_copied) = (Vec::new(), Vec::new(), false);
         self.moves.insert(plane, Move { order, from, to, next: 0, images, merged, is_copied, logged: None });
-        match is_used(cx, to) {
+        match cx.flash.media.is_used(to) {
             true => self.erase(cx, to, EraseFor::Move),
             false => self.move_step(cx, plane),
         }
@@ -363,7 +317,7 @@ impl Segments {
             *what = EraseFor::Pool;
             return;
         }
-        if cx.config.append.erase == EraseTime::Background && is_used(cx, block) {
+        if cx.config.append.erase == EraseTime::Background && cx.flash.media.is_used(block) {
             return self.erase(cx, block, EraseFor::Pool);
         }
         cx.flash.blocks.give_back(block);
@@ -468,9 +422,4 @@ impl Segments {
 /// Number of the page behind the open part.
 fn open_end(open: &Open) -> u32 {
     open.first + open.pages.len() as u32
-}
-
-/// Whether a block has to be erased before it is programmed.
-pub(super) fn is_used<J: Copy>(cx: &Cx<J>, block: BlockId) -> bool {
-    cx.flash.media.pages_written(block) > 0 || cx.flash.media.erase_torn(block)
 }

@@ -3,7 +3,7 @@
 //! Invariants: pages of one lane are queued in the order of their numbers; a page whose program failed is the next one of its lane.
 
 use super::job::{Job, Op as NandOp};
-use super::moves::Why;
+use super::moving::Why;
 use super::table::{GAP, Page, Segments, Slot};
 use crate::config::AppendMode;
 use crate::cx::Cx;

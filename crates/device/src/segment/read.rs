@@ -4,9 +4,8 @@ use super::job::{Job, Op as NandOp};
 use super::table::{Segments, Slot};
 use crate::cx::Cx;
 use crate::effect::{Effect, Event};
-use crate::flash::{Class, OpKind, Purpose};
+use crate::flash::{Class, OpKind, Purpose, UNREADABLE};
 use crate::geometry::PageAddr;
-use crate::page::UNREADABLE;
 use flashweir_core::{Address, DeviceError, Lpn, Op, Payload};
 
 impl Segments {

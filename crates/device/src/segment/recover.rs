@@ -4,7 +4,7 @@
 //! Invariants: what a segment shows is the longest run of its pages, from the front, that are whole and of its generation, and behind it
 //! the units that the log has of the next page; nothing is written over before the new checkpoint is complete.
 
-use super::firmware::AppendFtl;
+use super::ftl::AppendFtl;
 use super::job::Job;
 use super::table::{GAP, NO_BLOCK, Open, Page, Segments, Slot, Unit};
 use crate::config::{AppendMode, DeviceConfig};
@@ -407,7 +407,7 @@ fn restore_saved(cx: &mut Cx<Job>, segments: &mut Segments, save: &SaveArea, fou
                     cx.flash.blocks.take(plane, false).expect("each segment has a block of each plane");
                 segments.set_block(segment, lane, block);
             }
-            let is_used = |lane: &u32| super::moves::is_used(cx, segments.block(segment, *lane));
+            let is_used = |lane: &u32| cx.flash.media.is_used(segments.block(segment, *lane));
             let torn = (0..segments.lanes).filter(is_used).map(|lane| (lane, 0)).collect();
             segments.open.insert(segment, Open { torn, ..Open::new(0) });
         }
@@ -450,7 +450,7 @@ fn write_checkpoint(
 ) -> Vec<Step> {
     let mut steps = Vec::new();
     for block in segments.log.region_blocks(target) {
-        if super::moves::is_used(cx, *block) {
+        if cx.flash.media.is_used(*block) {
             steps.push(Step::Erase(*block));
         }
     }

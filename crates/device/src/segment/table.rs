@@ -4,8 +4,8 @@
 //! either; the slots of an open part begin at a page, and each page before them is durable and has no gap.
 
 use super::job::Op as NandOp;
-use super::log::Log;
-use super::moves::{EraseFor, Move, MoveOrder};
+use super::log_queue::Log;
+use super::moving::{EraseFor, Move, MoveOrder};
 use super::order::Streams;
 use crate::config::{AppendMode, BufferMode};
 use crate::geometry::{Geometry, PageAddr};

@@ -206,7 +206,7 @@ fn entries_of_the_report_have_names_of_their_own() {
 
 #[test]
 fn the_length_of_a_run_is_known_where_it_can_be() {
-    let extent = |text: &str| Plan::Fio(specs(text)).extent();
+    let extent = |text: &str| Plan::Fio(specs(text), None).extent();
     let seconds = |s| Some(Duration::from_secs(s));
     let timed =
         "[a]\ntime_based\nruntime=3\nramp_time=1\n[b]\ntime_based\nruntime=2\n[c]\nstonewall\nruntime=5\n";
@@ -214,9 +214,9 @@ fn the_length_of_a_run_is_known_where_it_can_be() {
     assert_eq!(extent(timed).requests, None);
     let counted = extent("[a]\nbs=4k\nsize=4m\n[b]\nnumber_ios=10\n");
     assert_eq!(counted, Extent { time: None, requests: Some(1034) });
-    assert_eq!(Plan::Fio(specs("[a]\nruntime=250ms\n")).interval(), Duration::from_micros(12_500));
-    assert_eq!(Plan::Fio(specs("[a]\nruntime=1d\n")).interval(), INTERVAL_MAX);
-    assert_eq!(Plan::Fio(specs("[a]\n")).interval(), INTERVAL_UNKNOWN);
+    assert_eq!(Plan::Fio(specs("[a]\nruntime=250ms\n"), None).interval(), Duration::from_micros(12_500));
+    assert_eq!(Plan::Fio(specs("[a]\nruntime=1d\n"), None).interval(), INTERVAL_MAX);
+    assert_eq!(Plan::Fio(specs("[a]\n"), None).interval(), INTERVAL_UNKNOWN);
 }
 
 /// A job and a trace, both with requests for adjacent addresses.

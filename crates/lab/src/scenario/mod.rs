@@ -261,8 +261,9 @@ fn shape(text: &str) -> Table {
 fn device_shape() -> Table {
     let mut config = presets::preset("datacenter-tlc-plp-nvme").expect("the preset exists");
     config.buffer.protected = Some(Bytes::mib(1));
-    // Page-mapped devices, those with a resident map, and those without SHARE leave these keys out.
+    // Page-mapped devices, those with a resident map, those without SHARE and those without segments leave these keys out.
     config.firmware = FirmwareKind::OpenChannel;
+    config.append.segments = 1;
     config.ftl.translation = Translation::DemandCached;
     config.ftl.demand.cached = 0.5;
     config.ftl.share.pages = 1;
@@ -386,7 +387,7 @@ impl Reader<'_> {
         let typed = trees.iter().map(|DeviceTree { place, table }| {
             let config: DeviceConfig = tree::read(table, &shape, place)?;
             let invalid = |reason| Fault::Invalid { place: place.clone(), reason };
-            config.validate().and_then(|()| config.check_page_namespace()).map_err(invalid)?;
+            config.validate().and_then(|()| config.check_jobs()).map_err(invalid)?;
             Ok(config)
         });
         typed.collect::<Result<_, _>>().map_err(at)

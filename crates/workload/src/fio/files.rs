@@ -204,6 +204,9 @@ impl Draft {
     /// Makes a job on files of one on a device; the error is a reason why it cannot be.
     fn job(&self, section: &str, mut spec: JobSpec) -> Result<FileJob, String> {
         let file_bytes = self.file_bytes().unwrap_or(LBA_BYTES);
+        if spec.zones.is_some() {
+            return Err("`zonemode=zbd` needs a device with segments; a file has no zones".into());
+        }
         if self.file_count() > 1 {
             self.divide(&mut spec, file_bytes / LBA_BYTES)?;
         }

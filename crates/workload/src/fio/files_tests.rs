@@ -77,7 +77,7 @@ fn options_about_files_are_read_or_refused() {
             "j.fio:2: option `filename` in [a] cannot be `a::b`: expected names separated by colons"
         }),
         ("[a]\nsize=1m\nopendir=/x\nzonemode=zbd", {
-            "j.fio:4: option `zonemode` in [a] is not supported: zones are not modelled"
+            "j.fio:1: [a]: `zonemode=zbd` needs a device with segments; a file has no zones"
         }),
     ] {
         assert_eq!(parse(text).unwrap_err(), message, "{text}");

@@ -47,6 +47,9 @@ const SUPPORTED: &[&str] = &[
     "runtime",
     "time_based",
     "loops",
+    "zonemode",
+    "zonesize",
+    "max_open_zones",
     "number_ios",
     "random_distribution",
     "random_generator",
@@ -109,7 +112,6 @@ const ALIASES: &[(&str, &str)] = &[
 const REFUSED: &[(&str, &str, &str)] = &[
     ("wait_for", "none", "jobs are ordered with `stonewall` only"),
     ("read_iolog", "", "recorded requests are replayed by the trace workload"),
-    ("zonemode", "none", "zones are not modelled"),
     ("flow", "0", "jobs do not throttle one another"),
     ("latency_target", "0", "the depth does not adapt to a latency"),
     ("profile", "", "profiles replace the options of the job"),
@@ -185,14 +187,12 @@ const IGNORED: &[(&str, &[&str])] = &[
         &["buffered", "invalidate", "pre_read", "sync_file_range", "write_barrier", "fadvise_hint"],
     ),
     (
-        "zones are not modelled",
+        "zones are segments of the device, which are reset when a job writes to a full one",
         &[
             "zonerange",
-            "zonesize",
             "zonecapacity",
             "zoneskip",
             "read_beyond_wp",
-            "max_open_zones",
             "job_max_open_zones",
             "ignore_zone_limits",
             "zone_reset_threshold",

@@ -100,6 +100,11 @@ pub(super) struct Draft {
     pub(super) log_max: bool,
     pub(super) log_offset: bool,
     pub(super) per_job_logs: bool,
+    /// Whether writes go to the write pointers of zones.
+    pub(super) zoned: bool,
+    /// Size of a zone that the file expects, in bytes.
+    pub(super) zone_size: Option<u64>,
+    pub(super) zones_open_max: u32,
     pub(super) verify: Option<Verify>,
     pub(super) do_verify: bool,
     /// Whether bandwidth counts, whether the slope counts, the limit, and whether it is in per cent.
@@ -168,6 +173,9 @@ impl Default for Draft {
             log_max: false,
             log_offset: false,
             per_job_logs: true,
+            zoned: false,
+            zone_size: None,
+            zones_open_max: 0,
             verify: None,
             do_verify: true,
             steady: None,
@@ -451,6 +459,12 @@ impl Draft {
                     &[("none", false), ("0", false), ("sync", true), ("1", true), ("dsync", true)],
                 )?;
             }
+            "zonemode" => self.zoned = choice(value, &[("none", false), ("zbd", true)])?,
+            "zonesize" => {
+                let size = value::size(value, self.base).filter(|n| n % LBA_BYTES == 0);
+                self.zone_size = Some(size.ok_or("a multiple of 512 bytes such as 16m")?).filter(|n| *n > 0);
+            }
+            "max_open_zones" => self.zones_open_max = count(value, 0, u32::MAX)?,
             "runtime" => self.runtime = Some(seconds(value)?).filter(|span| *span > Duration::ZERO),
             "ramp_time" => self.ramp = seconds(value)?,
             "startdelay" => {

@@ -7,6 +7,7 @@ use super::options::{Access, Draft, Law};
 use super::parse::{Section, expanded, sections};
 use super::spec::{
     Direction, Distribution, JobSpec, Limits, Mix, Rate, Region, Sizes, Steady, Think, Verify, Walk, Zone,
+    ZoneRules,
 };
 use super::value::Amount;
 use flashweir_core::units::LBA_BYTES;
@@ -260,6 +261,7 @@ impl Resolver<'_> {
             mix,
             walk: self.walk(region)?,
             sequencer: draft.sequencer,
+            zones: self.zone_rules()?,
             region,
             parts: None,
             align_blocks: std::array::from_fn(|d| match draft.align[d] {
@@ -287,6 +289,21 @@ impl Resolver<'_> {
             log: self.log(),
             steady: self.steady()?,
         })
+    }
+
+    fn zone_rules(&self) -> Result<Option<ZoneRules>, Fault> {
+        if !self.draft.zoned {
+            return Ok(None);
+        }
+        if self.mix() == Mix::TrimWrite || self.mix().uses(Direction::Trim) {
+            return self
+                .conflict("`zonemode=zbd` deallocates whole zones by itself: expected reads and writes");
+        }
+        if self.draft.verify.is_some() {
+            return self.conflict("`verify` of what was written at write pointers is not modelled");
+        }
+        let blocks = self.draft.zone_size.map(|bytes| bytes / LBA_BYTES);
+        Ok(Some(ZoneRules { blocks, open_max: self.draft.zones_open_max }))
     }
 
     fn walk(&self, region: Region) -> Result<Walk, Fault> {
@@ -554,10 +571,7 @@ mod tests {
             ("iodept=3", "job.fio:2: unknown option `iodept` in [w]; did you mean `iodepth`?".into()),
             ("RW=read", "job.fio:2: unknown option `RW` in [w]; did you mean `rw`?".into()),
             ("quux=3", "job.fio:2: unknown option `quux` in [w]".into()),
-            (
-                "zonemode=zbd",
-                "job.fio:2: option `zonemode` in [w] is not supported: zones are not modelled".into(),
-            ),
+            ("zonemode=strided", cannot("zonemode", "strided", "none or zbd")),
             ("include other.fio", "job.fio:2: `include` is not supported in job files".into()),
         ];
         for (line, message) in table {

@@ -245,6 +245,15 @@ pub struct Parts {
     pub service: Service,
 }
 
+/// Zones of a job with `zonemode=zbd`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ZoneRules {
+    /// Size of a zone that the file names, in sectors; the device decides.
+    pub blocks: Option<u64>,
+    /// Zones that may be written in part at a time; 0 is no limit.
+    pub open_max: u32,
+}
+
 /// One job of a job file; clones made by `numjobs` are separate jobs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobSpec {
@@ -272,6 +281,8 @@ pub struct JobSpec {
     pub walk: Walk,
     /// Rule within runs.
     pub sequencer: Sequencer,
+    /// Rules of zones, if writes go to their write pointers.
+    pub zones: Option<ZoneRules>,
     /// Region of the device.
     pub region: Region,
     /// Files in the region; `None` is one file, or the device.
