@@ -4,7 +4,7 @@ use crate::harness::OneByOne;
 use flashweir_core::command::{
     APPEND_NAMESPACE, EpochStamp, OutOfRange, RangeFlush, SegmentId, SegmentReport, StreamId, Tag, pattern,
 };
-use flashweir_core::random::RandomStream;
+use flashweir_core::random::{RandomStream, mix};
 use flashweir_core::{
     Address, Bytes, Command, Data, DeviceError, Done, Instant, Lba, Lpn, Op, Order, Payload,
 };
@@ -376,67 +376,110 @@ fn epochs_that_contradict_offsets_and_numbered_ones_are_refused() {
     assert!(matches!(host.submit(numbered), Some(Err(DeviceError::NotSupported(_)))));
 }
 
-/// Whatever is sent: a typed error or success, no panic, and the accounts balance.
-#[test]
-fn random_commands_are_answered_once_and_leave_a_sound_device() {
-    for seed in 0..40 {
-        let mut r = RandomStream::new(seed, "random commands");
-        let mut host = host(|config| {
-            config.append.mode = [AppendMode::Sequential, AppendMode::WriteOnce][seed as usize % 2];
-            config.geometry.page_bytes = Bytes::kib([4, 8][seed as usize / 2 % 2]);
-            config.buffer.mode =
-                [BufferMode::WriteBack, BufferMode::PowerLossProtected][seed as usize / 4 % 2];
-        });
-        let (mut asked, mut answered) = (0, 0);
-        for number in 0..300 {
-            let segment = SegmentId(r.below(10) as u32);
-            let offset = if r.below(4) == 0 { r.below(300) as u32 } else { r.below(9) as u32 * SECTORS };
-            let blocks = if r.below(4) == 0 { r.below(70) as u32 } else { r.below(6) as u32 * SECTORS };
-            let (lba, data) = (Lba(r.below(2100)), Data::Pattern(number));
-            let op = match r.below(9) {
-                0 | 1 => Op::SegAppend { segment, blocks, data },
-                2 | 3 => Op::SegWrite { segment, offset, blocks, data },
-                4 => Op::SegTrim { segment },
-                5 => Op::SegReport { segment },
-                6 => Op::Read { lba, blocks },
-                7 => Op::Flush,
-                _ => Op::RFlush(Box::new(RangeFlush {
-                    ranges: vec![(lba, blocks)],
-                    segments: vec![(segment, offset)],
-                    ..RangeFlush::default()
-                })),
-            };
-            let command = Command { fua: r.below(5) == 0, ..host.open(op) };
-            asked += 1;
-            let mut effects = Vec::new();
-            host.device.command(host.agenda.now(), command, &mut effects);
-            let mut step = |host: &mut OneByOne, effects: Vec<Effect>| {
-                for effect in effects {
-                    match effect {
-                        Effect::At(at, event) => host.agenda.at(at, event),
-                        Effect::Accepted { .. } => {}
-                        Effect::Complete(_) => answered += 1,
-                    }
-                }
-            };
-            step(&mut host, effects);
-            for _ in 0..r.below(8) {
-                let Some((now, event)) = host.agenda.pop() else { break };
-                let mut effects = Vec::new();
-                host.device.event(now, event, &mut effects);
-                step(&mut host, effects);
-            }
-            if number == 299 {
-                while let Some((now, event)) = host.agenda.pop() {
-                    let mut effects = Vec::new();
-                    host.device.event(now, event, &mut effects);
-                    step(&mut host, effects);
+/// A random command, often a malformed one.
+fn random_op(r: &mut RandomStream, number: u64) -> Op {
+    let segment = SegmentId(r.below(10) as u32);
+    let offset = if r.below(4) == 0 { r.below(300) as u32 } else { r.below(9) as u32 * SECTORS };
+    let blocks = if r.below(4) == 0 { r.below(70) as u32 } else { r.below(6) as u32 * SECTORS };
+    let (lba, data) = (Lba(r.below(2100)), Data::Pattern(number));
+    match r.below(9) {
+        0 | 1 => Op::SegAppend { segment, blocks, data },
+        2 | 3 => Op::SegWrite { segment, offset, blocks, data },
+        4 => Op::SegTrim { segment },
+        5 => Op::SegReport { segment },
+        6 => Op::Read { lba, blocks },
+        7 => Op::Flush,
+        _ => Op::RFlush(Box::new(RangeFlush {
+            ranges: vec![(lba, blocks)],
+            segments: vec![(segment, offset)],
+            ..RangeFlush::default()
+        })),
+    }
+}
+
+/// Drives a device with random commands, several at a time; returns a hash of all that it did and when.
+fn drive(host: &mut OneByOne, seed: u64) -> u64 {
+    let mut r = RandomStream::new(seed, "random commands");
+    let (mut asked, mut answered, mut hash) = (0, 0, 0);
+    let mut take = |host: &mut OneByOne, now: Instant, effects: Vec<Effect>| {
+        for effect in effects {
+            match effect {
+                Effect::At(at, event) => host.agenda.at(at, event),
+                Effect::Accepted { id, .. } => hash = mix(hash ^ id.0),
+                Effect::Complete(completion) => {
+                    answered += 1;
+                    let text = format!("{:?}", completion.result);
+                    let said = text.bytes().fold(completion.id.0, |hash, byte| mix(hash ^ u64::from(byte)));
+                    hash = mix(hash ^ now.as_nanos() ^ said);
                 }
             }
         }
-        assert_eq!(asked, answered, "seed {seed}");
-        host.device.audit();
+    };
+    for number in 0..300 {
+        let op = random_op(&mut r, number);
+        let command = Command { fua: r.below(5) == 0, ..host.open(op) };
+        asked += 1;
+        let (mut effects, now) = (Vec::new(), host.agenda.now());
+        host.device.command(now, command, &mut effects);
+        take(host, now, effects);
+        let events = if number == 299 { u64::MAX } else { r.below(8) };
+        for _ in 0..events {
+            let Some((now, event)) = host.agenda.pop() else { break };
+            let mut effects = Vec::new();
+            host.device.event(now, event, &mut effects);
+            take(host, now, effects);
+        }
     }
+    assert_eq!(asked, answered, "seed {seed}");
+    host.device.audit();
+    mix(hash ^ host.device.media().digest())
+}
+
+/// A device of each mode, size of pages and promise of the buffer, by number.
+fn variant(number: u64) -> OneByOne {
+    host(|config| {
+        config.append.mode = [AppendMode::Sequential, AppendMode::WriteOnce][number as usize % 2];
+        config.geometry.page_bytes = Bytes::kib([4, 8][number as usize / 2 % 2]);
+        let modes = [BufferMode::WriteBack, BufferMode::PowerLossProtected, BufferMode::WriteThrough];
+        config.buffer.mode = modes[number as usize / 4 % 3];
+        config.append.erase = [EraseTime::Background, EraseTime::FirstWrite][number as usize / 12 % 2];
+        config.faults.program_fail = [0.0, 0.01][number as usize / 24 % 2];
+    })
+}
+
+/// Whatever is sent: a typed error or success, no panic, and the accounts balance.
+#[test]
+fn random_commands_are_answered_once_and_leave_a_sound_device() {
+    for seed in 100..148 {
+        drive(&mut variant(seed), seed);
+    }
+}
+
+/// The behaviour of the firmware, from answers and instants to the medium. A change that is meant to alter it records anew with
+/// `FLASHWEIR_GOLDEN=record`.
+#[test]
+fn golden_runs_of_segments_are_as_recorded() {
+    const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/segments.txt");
+    let line = |number: u64| {
+        let mut host = variant(number);
+        let before = drive(&mut host, number);
+        let options = DeviceOptions { seed: number, track_contents: true, planted: None };
+        let media = host.device.cut(host.agenda.now(), |_| Torn::Absent);
+        let (device, report) = Recovery::begin(host.device.config(), options, media).finish();
+        host.device = device;
+        let after = drive(&mut host, number + 1000);
+        let steps = (report.pages_read, report.steps, report.units);
+        format!("{number}: {before:016x}, recovery {steps:?}, {after:016x}\n")
+    };
+    let now: String = (0..48).map(line).collect();
+    if std::env::var("FLASHWEIR_GOLDEN").is_ok_and(|what| what == "record") {
+        return std::fs::write(FILE, now).expect("the records are written");
+    }
+    let recorded = std::fs::read_to_string(FILE).expect("the records");
+    for (was, is) in recorded.lines().zip(now.lines()) {
+        assert_eq!(is, was, "the device does something else than its record says");
+    }
+    assert_eq!(recorded.lines().count(), now.lines().count());
 }
 
 /// The instant at which `streams` hosts have filled as many segments, eight units at a time in turn.

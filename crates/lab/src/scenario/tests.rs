@@ -229,7 +229,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "preset = \"rflush\"",
         "prset = \"rflush\"",
-        "dir/s.toml: unknown key `prset` in device 0; did you mean `preset`? Known keys: buffer, faults, file, firmware, ftl, geometry, link, name, order, preset, set, source, timing",
+        "dir/s.toml: unknown key `prset` in device 0; did you mean `preset`? Known keys: append, buffer, faults, file, firmware, ftl, geometry, link, name, order, preset, set, source, timing",
     ),
     (
         "preset = \"rflush\"",
