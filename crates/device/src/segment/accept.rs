@@ -67,7 +67,9 @@ impl Segments {
         let per_unit = cx.geometry.lbas_per_unit as u32;
         let state = &self.states[segment.0 as usize];
         let durable = if cx.is_protected() { state.pointer } else { self.durable(segment.0) };
-        let gaps = (0..state.pointer).filter(|unit| !self.is_written(segment.0, *unit));
+        // In front of the open part there is none.
+        let first = self.open.get(&segment.0).map_or(state.pointer, |open| open.first * self.per_page);
+        let gaps = (first..state.pointer).filter(|unit| !self.is_written(segment.0, *unit));
         Done::Segment(Box::new(flashweir_core::command::SegmentReport {
             write_pointer: state.pointer * per_unit,
             durable_pointer: durable * per_unit,

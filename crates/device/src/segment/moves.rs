@@ -386,6 +386,10 @@ impl Segments {
             let lane = cx.geometry.segment_planes(segment).iter().position(|other| *other == plane)? as u32;
             Some((media.erases(self.block(segment, lane)), segment, lane))
         });
+        // No block can lag by more than that: mostly there is nothing to look for.
+        if most <= threshold {
+            return;
+        }
         if let Some((least, segment, lane)) = of_plane.min()
             && most.saturating_sub(least) > threshold
         {
