@@ -142,9 +142,10 @@ impl SegmentLog {
 
     fn entries_of(&mut self, op: u64) -> impl Iterator<Item = &mut Entry> {
         let place = self.places.get(&op).cloned();
-        let generation = place.map(|place| {
-            let generation = &mut self.segments[place.segment][place.generation];
-            (generation, place.units)
+        // Generations behind a deallocation that was refused are gone.
+        let generation = place.and_then(|place| {
+            let generation = self.segments[place.segment].get_mut(place.generation)?;
+            Some((generation, place.units))
         });
         generation.into_iter().flat_map(|(generation, units)| {
             let trim = if units.is_empty() { generation.trim.as_mut() } else { None };
@@ -174,8 +175,12 @@ impl SegmentLog {
         self.places.get(&op).is_some_and(|place| place.segment == segment as usize)
     }
 
-    /// The device has refused an operation that changes something, and all later ones of its segment.
+    /// The device has refused an operation that changes something, and all later ones of its segment. One that it had accepted may have
+    /// had an effect all the same.
     pub fn withdraw(&mut self, op: u64) {
+        if self.entries_of(op).any(|entry| entry.accepted.is_some()) {
+            return;
+        }
         let Some(place) = self.places.remove(&op) else { return };
         let generations = &mut self.segments[place.segment];
         if place.units.is_empty() {
@@ -479,6 +484,7 @@ mod tests {
     #[test]
     fn a_refused_operation_leaves_no_trace() {
         let mut log = log(&[(1, 0, 0, 1)]);
+        log.withdraw(1);
         log.trim(2, 0, None);
         log.write(3, (0, 0), std::iter::once(content(3, 0)), None);
         assert_eq!(log.planned(0), (1, 1));

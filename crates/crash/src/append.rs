@@ -161,8 +161,8 @@ impl<'a> Ruled<'a> for World<'a> {
             Err(DeviceError::ReadOnly | DeviceError::WriteFault { .. } | DeviceError::StreamFailed(_))
         );
         if is_failure && may_fail && self.core.device.is_read_only() {
-            // Nothing of it is promised. What was not accepted is not there; an answer cannot say which units were.
-            if changes && matches!(completion.result, Err(DeviceError::ReadOnly)) {
+            // Nothing of it is promised. What was not accepted is not there.
+            if changes {
                 self.log.withdraw(number);
             }
             return Ok(());

@@ -202,7 +202,7 @@ const WRITE_ONCE: AppendConfig = AppendConfig { mode: AppendMode::WriteOnce, ..I
 /// Tiny devices with segments. They differ in the promise of the buffer, the mode, units per page, lanes, the time of erases, the order of
 /// streams, and in what fails.
 #[rustfmt::skip]
-const APPEND: [(&str, Shape, AppendConfig); 14] = [
+const APPEND: [(&str, Shape, AppendConfig); 16] = [
     ("tiny-d5", SEGMENTS, IN_ORDER),
     ("tiny-d5-pages", SEGMENTS_OF_TWO, IN_ORDER),
     ("tiny-d5-once", SEGMENTS, WRITE_ONCE),
@@ -222,6 +222,10 @@ const APPEND: [(&str, Shape, AppendConfig); 14] = [
         AppendConfig { spare_blocks: 6, static_threshold: 3, ..IN_ORDER }),
     ("tiny-d5-once-failing", Shape { program_fail: 0.02, blocks_per_plane: 20, order: PersistPolicy::InOrderWriteBack, buffer_units: 16,
         ..SEGMENTS }, AppendConfig { spare_blocks: 6, static_threshold: 3, erase: EraseTime::FirstWrite, ..WRITE_ONCE }),
+    // So few spare blocks that they are used up: writes fail, and the device takes no more.
+    ("tiny-d5-worn", Shape { program_fail: 0.05, erase_fail: 0.15, ..SEGMENTS_OF_TWO }, IN_ORDER),
+    ("tiny-d5-once-worn", Shape { program_fail: 0.05, erase_fail: 0.15, order: PersistPolicy::InOrderWriteBack, buffer_units: 10,
+        blocks_per_plane: 10, ..SEGMENTS }, AppendConfig { erase: EraseTime::FirstWrite, ..WRITE_ONCE }),
 ];
 
 /// Tiny devices with segments.

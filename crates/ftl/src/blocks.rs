@@ -241,10 +241,15 @@ impl Blocks {
         Some(block)
     }
 
-    /// Takes this free block for a segment: recovery found it there.
-    pub fn claim(&mut self, block: BlockId) {
-        self.leave_pool(block);
-        self.states[block.index()] = BlockState::Segment;
+    /// Takes these free blocks for segments: recovery found them there.
+    pub fn claim(&mut self, blocks: &[BlockId]) {
+        for block in blocks {
+            self.states[block.index()] = BlockState::Segment;
+        }
+        let states = &self.states;
+        for pool in &mut self.free {
+            pool.retain(|block| states[block.index()] == BlockState::Free);
+        }
     }
 
     /// Returns a block of a segment to the free pool. It may have to be erased before its next use.

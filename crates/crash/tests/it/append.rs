@@ -4,7 +4,7 @@ use flashweir_crash::{CrashConfig, Token, explore, replay};
 use flashweir_device::PlantedBug;
 
 /// Tiny devices with segments.
-const DEVICES: [&str; 14] = [
+const DEVICES: [&str; 16] = [
     "tiny-d5",
     "tiny-d5-pages",
     "tiny-d5-once",
@@ -19,6 +19,8 @@ const DEVICES: [&str; 14] = [
     "tiny-d5-ordered",
     "tiny-d5-failing",
     "tiny-d5-once-failing",
+    "tiny-d5-worn",
+    "tiny-d5-once-worn",
 ];
 
 #[test]

@@ -184,6 +184,17 @@ impl Segments {
             }
             self.move_torn(cx, segment);
         }
+        if self.is_lost(segment) {
+            if accepted == 0 {
+                let offset = first * cx.geometry.lbas_per_unit as u32;
+                let at_first = Address::Seg { segment: Self::id(segment), offset };
+                return self.refuse(cx, at, DeviceError::WriteFault { at: at_first });
+            }
+            // The rest of a write whose segment was lost meanwhile.
+            self.fail(cx, at, segment);
+            self.part_done(cx, at);
+            return Admitted::Done;
+        }
         for unit in first + accepted..first + units {
             if !self.has_room(segment, unit) {
                 return Admitted::Waits;
@@ -251,6 +262,9 @@ impl Segments {
         let per_unit = cx.geometry.lbas_per_unit as u32;
         let at = |unit: u32| Address::Seg { segment: Self::id(segment), offset: unit * per_unit };
         let state = &self.states[segment as usize];
+        if cx.front.read_only {
+            return Err(DeviceError::ReadOnly);
+        }
         if first + units > self.units {
             let capacity = self.sectors(cx);
             return Err(OutOfRange { at: at(first), count: units * per_unit, capacity }.into());
@@ -261,14 +275,14 @@ impl Segments {
         if let Some(unit) = (first..first + units).find(|unit| self.is_written(segment, *unit)) {
             return Err(DeviceError::Overwrite { at: at(unit) });
         }
-        if self.open.get(&segment).is_some_and(|open| open.is_lost) {
+        if self.is_lost(segment) {
             return Err(DeviceError::WriteFault { at: at(first) });
         }
         let limit = cx.config.append.max_open;
         if limit > 0 && units > 0 && state.pointer == 0 && self.open_count() >= limit {
             return Err(DeviceError::TooManyOpen { limit });
         }
-        if cx.front.read_only { Err(DeviceError::ReadOnly) } else { Ok(()) }
+        Ok(())
     }
 
     /// Whether the buffer has room for a unit. A page that is not complete has room of its own in sequential mode, so that any number of
@@ -311,8 +325,7 @@ impl Segments {
     /// One part of a command waits until its segment is durable up to `upto`.
     pub(super) fn wait<J: Copy>(&mut self, cx: &mut Cx<J>, command: u32, segment: u32, upto: u32) {
         let upto = upto.min(self.states[segment as usize].pointer);
-        let is_lost = self.open.get(&segment).is_some_and(|open| open.is_lost);
-        if is_lost && self.durable(segment) < upto {
+        if self.is_lost(segment) && self.durable(segment) < upto {
             return self.fail(cx, command, segment);
         }
         let has_late = self.open.get(&segment).is_some_and(|open| open.late > 0);
@@ -359,11 +372,13 @@ impl Segments {
 
     fn accept_trim<J: Copy>(&mut self, cx: &mut Cx<J>, at: u32, segment: u32) -> Admitted {
         let stream = cx.stream_of(at);
-        let is_lost = self.open.get(&segment).is_some_and(|open| open.is_lost);
-        if is_lost {
+        if self.is_lost(segment) {
             let offset = self.durable(segment) * cx.geometry.lbas_per_unit as u32;
             let at_segment = Address::Seg { segment: Self::id(segment), offset };
             return self.refuse(cx, at, DeviceError::WriteFault { at: at_segment });
+        }
+        if let Some(stream) = stream.filter(|stream| self.streams.is_stuck(*stream)) {
+            return self.refuse(cx, at, DeviceError::StreamFailed(stream));
         }
         let waits_for_moves = self.is_moving(segment);
         let is_durable = self.is_durable(segment) || cx.has_planted(PlantedBug::TrimPassesData);
@@ -417,11 +432,7 @@ impl Segments {
     /// Forgets units in the buffer of a segment that is deallocated. Only a planted bug leaves any.
     fn discard(&mut self, segment: u32) {
         let Some(open) = self.open.get(&segment) else { return };
-        let held = open.slots.iter().filter(|slot| slot.held().is_some()).count() as u32;
-        self.used -= match self.mode {
-            AppendMode::WriteOnce => held,
-            AppendMode::Sequential => held / self.per_page * self.per_page,
-        };
+        self.used -= self.used_by(open);
         for queue in &mut self.planes {
             queue.waiting.retain(|(other, _)| *other != segment);
         }

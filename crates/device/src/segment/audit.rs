@@ -2,7 +2,6 @@
 
 use super::moving::EraseFor;
 use super::table::{NO_BLOCK, Page, Segments};
-use crate::config::AppendMode;
 use crate::cx::Cx;
 use flashweir_core::index::Idx;
 use flashweir_ftl::{BlockId, BlockState};
@@ -22,13 +21,9 @@ impl Segments {
             for (unit, slot) in units {
                 assert!(unit < pointer || !slot.is_written(), "unit {unit} of segment {segment}");
             }
-            let held = open.slots.iter().filter(|slot| slot.held().is_some()).count();
             let late = open.slots.iter().filter(|slot| slot.held().is_some_and(|held| held.is_late)).count();
             assert_eq!(late, open.late as usize, "late units of segment {segment}");
-            used += match self.mode {
-                AppendMode::WriteOnce => held,
-                AppendMode::Sequential => held / per_page * per_page,
-            };
+            used += self.used_by(open);
             for (page, state) in
                 (open.first..).zip(&open.pages).filter(|(_, state)| **state == Page::Programmed)
             {
@@ -40,7 +35,7 @@ impl Segments {
                 assert!(moving || at.page < written, "page {page} of segment {segment}: {state:?}");
             }
         }
-        assert_eq!(used, self.used as usize, "units in the buffer");
+        assert_eq!(used, self.used, "units in the buffer");
         let is_idle = self.moves.is_empty() && self.planes.iter().all(|queue| queue.busy.is_none());
         if self.open.values().all(|open| open.slots.is_empty()) && is_idle && self.log.is_idle() {
             assert!(

@@ -11,6 +11,7 @@
 use super::job::{Job, Op as NandOp};
 use super::log_queue::{LogPage, Writing};
 use super::table::{Open, Segments};
+use crate::config::AppendMode;
 use crate::cx::Cx;
 use crate::flash::{Class, OpKind, Purpose, UnitImage};
 use crate::geometry::PageAddr;
@@ -179,9 +180,11 @@ impl Segments {
         while let Some(plane) = self.moves.iter().find(|(_, moved)| is_over(moved)).map(|(plane, _)| *plane) {
             self.end_move(cx, plane);
         }
-        let waits_for_list = |(segment, open): (&u32, &Open)| (open.late > 0).then_some(*segment);
-        for segment in self.open.iter().filter_map(waits_for_list).collect::<Vec<_>>() {
-            self.mend(cx, segment);
+        if self.mode == AppendMode::WriteOnce {
+            let waits_for_list = |(segment, open): (&u32, &Open)| (open.late > 0).then_some(*segment);
+            for segment in self.open.iter().filter_map(waits_for_list).collect::<Vec<_>>() {
+                self.mend(cx, segment);
+            }
         }
         // The next generation of a segment may begin.
         self.to_pump.extend((0..self.planes.len() as u32).map(flashweir_ftl::PlaneId));

@@ -18,10 +18,13 @@ use flashweir_core::DeviceError;
 use flashweir_ftl::{BlockId, PlaneId};
 
 impl Segments {
-    /// Whether a block of the segment is copied, or is to be.
+    /// Whether a block of the segment is copied, or is to be, or is erased before its first page.
     pub(super) fn is_moving(&self, segment: u32) -> bool {
         let queued = self.planes.iter().flat_map(|queue| &queue.moves);
+        let is_erased =
+            |what: &EraseFor| matches!(what, EraseFor::Lane { segment: other, .. } if *other == segment);
         self.moves.values().map(|moved| &moved.order).chain(queued).any(|order| order.segment == segment)
+            || self.erasing.values().any(is_erased)
     }
 
     /// Whether a planted bug programs a block that is being copied.
@@ -152,7 +155,10 @@ impl Segments {
                     self.queue_of(plane).moves.push_front(order);
                     self.log.want();
                 }
-                _ => self.lose(cx, order.segment),
+                _ => {
+                    self.lose(cx, order.segment);
+                    self.next_move(cx, plane);
+                }
             }
             return;
         };
@@ -185,6 +191,7 @@ impl Segments {
         }
         self.moves.get_mut(&plane).expect("it is under way").is_copied = true;
         match order.why {
+            Why::Mend if self.is_lost(order.segment) => self.abandon(cx, plane),
             Why::Mend => self.log_mended(cx, order.segment),
             Why::Failed | Why::Torn | Why::Wear => self.log_move(cx, plane),
         }
@@ -213,6 +220,13 @@ impl Segments {
         if !waits && is_copied.into_iter().all(|is_copied| is_copied) {
             planes.into_iter().for_each(|plane| self.log_move(cx, plane));
         }
+    }
+
+    /// Gives up a copy: its segment is lost, and copies of it that belong together will never all be there.
+    fn abandon<J: Copy>(&mut self, cx: &mut Cx<J>, plane: PlaneId) {
+        let moved = self.moves.remove(&plane).expect("it is under way");
+        self.free_block(cx, moved.to);
+        self.next_move(cx, plane);
     }
 
     pub(super) fn move_read_done<J: Copy>(&mut self, cx: &mut Cx<J>, op: &NandOp, plane: PlaneId) {
@@ -287,7 +301,7 @@ impl Segments {
             };
             open.slots[nth] = Slot::Stored(held.member);
             open.late -= 1;
-            self.used -= 1;
+            self.used -= u32::from(!open.is_lost);
         }
         if !cx.flash.media.is_bad(from) {
             match order.why {
@@ -312,9 +326,7 @@ impl Segments {
 
     /// A block is not needed any more.
     pub(super) fn free_block<J: Copy>(&mut self, cx: &mut Cx<J>, block: BlockId) {
-        if let Some(what) = self.erasing.get_mut(&block) {
-            // Its segment was deallocated before any page of this lane was needed.
-            *what = EraseFor::Pool;
+        if cx.flash.media.is_bad(block) {
             return;
         }
         if cx.config.append.erase == EraseTime::Background && cx.flash.media.is_used(block) {
@@ -403,7 +415,9 @@ impl Segments {
         cx.front.read_only = true;
         let mut lost = vec![segment];
         while let Some(segment) = lost.pop() {
-            let Some(open) = self.open.get_mut(&segment) else { continue };
+            let Some(open) = self.open.get(&segment).filter(|open| !open.is_lost) else { continue };
+            self.used -= self.used_by(open);
+            let open = self.open.get_mut(&segment).expect("it was just seen");
             open.is_lost = true;
             let members = open.slots.iter().filter_map(|slot| slot.held()?.member);
             members.for_each(|(stream, _)| self.streams.fail(stream));
@@ -419,6 +433,17 @@ impl Segments {
                 !open.is_lost && members.any(|member| self.streams.has_failed(member))
             };
             lost.extend(self.open.iter().filter(|(_, open)| waits_for_failed(open)).map(|(at, _)| *at));
+            self.planes.iter_mut().for_each(|queue| queue.moves.retain(|order| order.segment != segment));
+            let is_given_up = |moved: &Move| {
+                moved.order.segment == segment
+                    && moved.order.why == Why::Mend
+                    && moved.is_copied
+                    && moved.logged.is_none()
+            };
+            let copies = self.moves.iter().filter(|(_, moved)| is_given_up(moved)).map(|(plane, _)| *plane);
+            for plane in copies.collect::<Vec<_>>() {
+                self.abandon(cx, plane);
+            }
         }
     }
 }

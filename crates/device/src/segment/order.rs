@@ -79,6 +79,12 @@ impl Streams {
         self.streams.get(&stream).is_some_and(|state| state.has_failed && !Self::allows(state, epoch))
     }
 
+    /// Whether the stream can never go on: a member of an earlier epoch than the open one cannot be written.
+    pub(super) fn is_stuck(&self, stream: StreamId) -> bool {
+        let open = self.streams.get(&stream).map_or(0, |state| state.epoch);
+        self.has_failed((stream, open))
+    }
+
     /// Whether no member waits; for audits.
     pub(super) fn is_empty(&self) -> bool {
         self.streams.values().all(|state| state.pending.is_empty())

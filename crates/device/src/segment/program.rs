@@ -198,7 +198,9 @@ impl Segments {
                 stored += 1;
             }
         }
-        self.used -= stored;
+        if !open.is_lost {
+            self.used -= stored;
+        }
         self.advance(cx, segment);
         if self.open.get(&segment).is_some_and(|open| open.late > 0) {
             self.mend(cx, segment);

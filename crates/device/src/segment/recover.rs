@@ -17,7 +17,7 @@ use crate::planted::PlantedBug;
 use flashweir_core::index::Idx;
 use flashweir_core::{Lpn, Payload};
 use flashweir_ftl::segment_records::{GroupKind, SegmentRecord, SegmentTable, decode};
-use flashweir_ftl::{BlockId, BlockState};
+use flashweir_ftl::{BlockId, BlockState, PlaneId};
 use std::collections::BTreeMap;
 
 /// Sequence numbers that each boot leaves out, so that what an earlier boot lost has none of a later one.
@@ -184,11 +184,11 @@ fn take_over(cx: &mut Cx<Job>, segments: &mut Segments, table: SegmentTable, liv
         for (lane, block) in (0..).zip(&logged.blocks) {
             segments.set_block(segment, lane, *block);
             named[block.index()] = true;
-            if !cx.flash.media.is_bad(*block) {
-                cx.flash.blocks.claim(*block);
-            }
         }
     }
+    let is_claimed = |block: &BlockId| named[block.index()] && !cx.flash.media.is_bad(*block);
+    let claimed: Vec<BlockId> = cx.flash.blocks.ids().filter(is_claimed).collect();
+    cx.flash.blocks.claim(&claimed);
     let mut owned: BTreeMap<(u32, u32), (u32, BlockId)> = BTreeMap::new();
     for block in cx.flash.blocks.ids() {
         let is_free = cx.flash.blocks.state(block) == BlockState::Free && !named[block.index()];
@@ -206,9 +206,9 @@ fn take_over(cx: &mut Cx<Job>, segments: &mut Segments, table: SegmentTable, liv
         }
     }
     let mut lists: BTreeMap<u32, BTreeMap<u32, BlockId>> = BTreeMap::new();
+    cx.flash.blocks.claim(&owned.values().map(|(_, block)| *block).collect::<Vec<_>>());
     for ((segment, lane), (_, block)) in owned {
         lists.entry(segment).or_default().insert(lane, block);
-        cx.flash.blocks.claim(block);
     }
     // A segment of which the log has the first units, and the flash nothing.
     for tail in found.tails.iter().filter(|tail| tail.region == live) {
@@ -220,10 +220,18 @@ fn take_over(cx: &mut Cx<Job>, segments: &mut Segments, table: SegmentTable, liv
     for (segment, list) in lists {
         let planes = cx.geometry.segment_planes(segment).to_vec();
         for (lane, plane) in (0..).zip(planes) {
-            let block = list.get(&lane).copied().or_else(|| cx.flash.blocks.take(plane, false));
-            segments.set_block(segment, lane, block.unwrap_or(NO_BLOCK));
+            let block = list.get(&lane).copied().unwrap_or_else(|| take_or_bad(cx, plane));
+            segments.set_block(segment, lane, block);
         }
     }
+}
+
+/// A free block of a plane. Where there is none, the block that the lane had has gone bad: a bad one stands for it, which is replaced, or lost,
+/// when the segment is written.
+fn take_or_bad(cx: &mut Cx<Job>, plane: PlaneId) -> BlockId {
+    let bad = |block: &BlockId| cx.flash.media.is_bad(*block);
+    let of_plane = cx.flash.blocks.of_plane(plane).map(BlockId).find(bad);
+    cx.flash.blocks.take(plane, false).or(of_plane).expect("a plane without a free block has a bad one")
 }
 
 /// The segment and lane that the first page of a block names, if it is of the present generation.
@@ -373,12 +381,7 @@ fn restore_saved(cx: &mut Cx<Job>, segments: &mut Segments, save: &SaveArea, fou
         }
         (0..segments.lanes).for_each(|lane| segments.set_block(segment, lane, NO_BLOCK));
         if let Some(open) = segments.open.remove(&segment) {
-            segments.used -= match segments.mode {
-                AppendMode::Sequential => 0,
-                AppendMode::WriteOnce => {
-                    open.slots.iter().filter(|slot| slot.held().is_some()).count() as u32
-                }
-            };
+            segments.used -= segments.used_by(&open);
         }
         let state = &mut segments.states[segment as usize];
         (state.generation, state.trimmed_at, state.pointer) = (state.generation + 1, trim.seq, 0);
@@ -407,7 +410,11 @@ fn restore_saved(cx: &mut Cx<Job>, segments: &mut Segments, save: &SaveArea, fou
                     cx.flash.blocks.take(plane, false).expect("each segment has a block of each plane");
                 segments.set_block(segment, lane, block);
             }
-            let is_used = |lane: &u32| cx.flash.media.is_used(segments.block(segment, *lane));
+            let media = &cx.flash.media;
+            let is_used = |lane: &u32| {
+                let block = segments.block(segment, *lane);
+                media.is_used(block) || media.is_bad(block)
+            };
             let torn = (0..segments.lanes).filter(is_used).map(|lane| (lane, 0)).collect();
             segments.open.insert(segment, Open { torn, ..Open::new(0) });
         }

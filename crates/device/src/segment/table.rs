@@ -293,6 +293,21 @@ impl Segments {
         unit < self.states[segment as usize].pointer && !matches!(self.slot(segment, unit), Some(Slot::Empty))
     }
 
+    /// Whether a block of the segment is lost for lack of another one.
+    pub(super) fn is_lost(&self, segment: u32) -> bool {
+        self.open.get(&segment).is_some_and(|open| open.is_lost)
+    }
+
+    /// Units of the open part that count in `used`. What is lost does not: it stays in the buffer and nothing waits for its room.
+    pub(super) fn used_by(&self, open: &Open) -> u32 {
+        let held = open.slots.iter().filter(|slot| slot.held().is_some()).count() as u32;
+        match self.mode {
+            _ if open.is_lost => 0,
+            AppendMode::WriteOnce => held,
+            AppendMode::Sequential => held / self.per_page * self.per_page,
+        }
+    }
+
     /// The unit up to which everything that was accepted survives a power loss.
     pub(super) fn durable(&self, segment: u32) -> u32 {
         let pointer = self.states[segment as usize].pointer;
