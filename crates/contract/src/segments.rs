@@ -153,8 +153,18 @@ impl SegmentLog {
         })
     }
 
-    /// The device has accepted the operation.
+    /// The device has accepted the operation. A deallocation has no effect if all that it was to end was refused before.
     pub fn accept(&mut self, op: u64) {
+        if let Some(place) = self.places.get(&op).filter(|place| place.units.is_empty()) {
+            let generations = &mut self.segments[place.segment];
+            let is_void = |generation: &Generation| generation.units.iter().all(Option::is_none);
+            if generations.get(place.generation).is_some_and(is_void) {
+                generations.truncate(place.generation + 1);
+                generations[place.generation].trim = None;
+                self.places.remove(&op);
+                return;
+            }
+        }
         self.accepted += 1;
         let at = self.accepted;
         self.entries_of(op).for_each(|entry| entry.accepted = Some(at));
@@ -184,8 +194,26 @@ impl SegmentLog {
         let Some(place) = self.places.remove(&op) else { return };
         let generations = &mut self.segments[place.segment];
         if place.units.is_empty() {
+            // What was planned behind it is refused, too, except for the next deallocation, which ends the same generation.
+            let is_next = |(_, other): &(&u64, &mut Place)| {
+                other.segment == place.segment
+                    && other.generation > place.generation
+                    && other.units.is_empty()
+            };
+            let next = self.places.range_mut(op..).find(is_next).map(|(_, other)| other);
+            let entry = next.and_then(|other| {
+                let entry = generations.get_mut(other.generation)?.trim.take();
+                other.generation = place.generation;
+                entry
+            });
             generations.truncate(place.generation + 1);
-            generations[place.generation].trim = None;
+            // Already gone if a deallocation before it was refused.
+            let Some(generation) = generations.get_mut(place.generation) else { return };
+            let number = generation.number + 1;
+            generation.trim = entry;
+            if generation.trim.is_some() {
+                generations.push(Generation { number, units: vec![None; self.units], trim: None });
+            }
         } else if let Some(generation) = generations.get_mut(place.generation) {
             for unit in place.units {
                 let is_its = generation.units[unit].as_ref().is_some_and(|entry| entry.op == op);
@@ -492,5 +520,16 @@ mod tests {
         log.withdraw(3);
         assert_eq!(log.planned(0), (0, 1));
         log.check(&[shown(0, &[(1, 0)]), Shown::default()]).unwrap();
+    }
+
+    #[test]
+    fn a_deallocation_of_what_was_refused_has_no_effect() {
+        let mut log = SegmentLog::new(4, &[Shown::default(), Shown::default()]);
+        log.write(1, (0, 0), std::iter::once(content(1, 0)), None);
+        log.trim(2, 0, None);
+        log.withdraw(1);
+        log.accept(2);
+        log.promise(2, 0);
+        log.check(&[Shown::default(), Shown::default()]).unwrap();
     }
 }

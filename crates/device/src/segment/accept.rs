@@ -145,8 +145,13 @@ impl Segments {
         }
     }
 
-    /// Refuses a command whose turn has come.
+    /// Refuses a command whose turn has come. Its barrier holds all the same: what the host has sent behind it relies on that.
     fn refuse<J: Copy>(&mut self, cx: &mut Cx<J>, at: u32, error: DeviceError) -> Admitted {
+        if let (Some(stream), Some(Order::Barrier)) =
+            (cx.stream_of(at), cx.front.commands.get(at).command.order)
+        {
+            cx.metrics.epochs += u64::from(self.streams.close(stream));
+        }
         cx.front.commands.get_mut(at).error = Some(error);
         cx.complete(at);
         Admitted::Done

@@ -419,7 +419,7 @@ impl Segments {
             self.used -= self.used_by(open);
             let open = self.open.get_mut(&segment).expect("it was just seen");
             open.is_lost = true;
-            let members = open.slots.iter().filter_map(|slot| slot.held()?.member);
+            let members = open.slots.iter().filter_map(Slot::member);
             members.for_each(|(stream, _)| self.streams.fail(stream));
             let waits = std::mem::take(&mut self.waits);
             let (over, left): (Vec<_>, Vec<_>) = waits.into_iter().partition(|wait| wait.segment == segment);

@@ -67,6 +67,15 @@ impl Slot {
         !matches!(self, Self::Empty)
     }
 
+    /// Stream and epoch, as long as the unit is not durable.
+    pub(super) fn member(&self) -> Option<(StreamId, u32)> {
+        match self {
+            Self::Empty => None,
+            Self::Held(unit) => unit.member,
+            Self::Stored(member) => *member,
+        }
+    }
+
     pub(super) fn held(&self) -> Option<&Unit> {
         match self {
             Self::Held(unit) => Some(unit),
