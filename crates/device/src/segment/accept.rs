@@ -189,18 +189,11 @@ impl Segments {
             }
             self.move_torn(cx, segment);
         }
-        if self.is_lost(segment) {
-            if accepted == 0 {
-                let offset = first * cx.geometry.lbas_per_unit as u32;
-                let at_first = Address::Seg { segment: Self::id(segment), offset };
-                return self.refuse(cx, at, DeviceError::WriteFault { at: at_first });
-            }
-            // The rest of a write whose segment was lost meanwhile.
-            self.fail(cx, at, segment);
-            self.part_done(cx, at);
-            return Admitted::Done;
-        }
         for unit in first + accepted..first + units {
+            // A copy that the write needs may find no block, also between two of its units.
+            if self.is_lost(segment) {
+                return self.accept_no_more(cx, at, (segment, first));
+            }
             if !self.has_room(segment, unit) {
                 return Admitted::Waits;
             }
@@ -226,6 +219,18 @@ impl Segments {
             self.offer(cx, segment);
         }
         self.end_write(cx, at, (segment, first, units), offset.is_none())
+    }
+
+    /// Ends a write whose segment is lost: refused as a whole, or failed if a part of it was accepted.
+    fn accept_no_more<J: Copy>(&mut self, cx: &mut Cx<J>, at: u32, (segment, first): (u32, u32)) -> Admitted {
+        if cx.front.commands.get(at).next == 0 {
+            let offset = first * cx.geometry.lbas_per_unit as u32;
+            let at_first = Address::Seg { segment: Self::id(segment), offset };
+            return self.refuse(cx, at, DeviceError::WriteFault { at: at_first });
+        }
+        self.fail(cx, at, segment);
+        self.part_done(cx, at);
+        Admitted::Done
     }
 
     /// Everything of a write was accepted.
