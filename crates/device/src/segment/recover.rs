@@ -406,8 +406,7 @@ fn restore_saved(cx: &mut Cx<Job>, segments: &mut Segments, save: &SaveArea, fou
         }
         if !segments.has_blocks(segment) {
             for (lane, plane) in (0..).zip(cx.geometry.segment_planes(segment).to_vec()) {
-                let block =
-                    cx.flash.blocks.take(plane, false).expect("each segment has a block of each plane");
+                let block = take_or_bad(cx, plane);
                 segments.set_block(segment, lane, block);
             }
             let media = &cx.flash.media;

@@ -535,3 +535,39 @@ fn interleaved_streams_reach_the_bandwidth_of_one() {
     let [one, four] = [1, 4].map(|streams| fill(streams).as_nanos() as f64);
     assert!(four / one < 1.0 / 0.95, "{one} and {four} ns");
 }
+
+/// A capacitor saved units of a segment whose blocks cannot be erased, and no other block is free in their planes.
+#[test]
+fn saved_units_come_back_where_no_block_is_left() {
+    for seed in 1..20 {
+        let mut host = host(|config| {
+            config.append.segments = 19;
+            config.append.spare_blocks = 2;
+            config.append.erase = EraseTime::FirstWrite;
+            config.buffer.mode = BufferMode::PowerLossProtected;
+            config.faults.endurance = 1;
+        });
+        let mut r = RandomStream::new(seed, "worn out");
+        let mut held = vec![0; 19];
+        while !host.device.is_read_only() {
+            let segment = r.below(19) as u32;
+            if held[segment as usize] >= 2 {
+                host.run(Op::SegTrim { segment: SegmentId(segment) }).unwrap();
+                held[segment as usize] = 0;
+            }
+            if host.run(append(SegmentId(segment), 1, 1)).is_ok() {
+                held[segment as usize] += 1;
+            }
+        }
+        let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
+        let media = host.device.cut(host.agenda.now(), |_| Torn::Absent);
+        (host.device, _) = Recovery::begin(host.device.config(), options, media).finish();
+        for (segment, units) in (0..).map(SegmentId).zip(held) {
+            let pointer = report(&mut host, segment).write_pointer;
+            assert_eq!(pointer, units * SECTORS, "{segment:?} of seed {seed}");
+            if units > 0 {
+                assert_eq!(host.run(read(segment, 0, units)), Ok(contents(segment, 0..units, 1)));
+            }
+        }
+    }
+}
