@@ -10,7 +10,7 @@ use crate::explorer::WorldSpec;
 use crate::ruled::{Core, Ruled};
 use flashweir_contract::{Content, SegmentLog, Shown};
 use flashweir_core::command::{APPEND_NAMESPACE, RangeFlush, SegmentId, SegmentReport, StreamId, pattern};
-use flashweir_core::{Command, Completion, Data, DeviceError, Done, Instant, Lba, Lpn, Op, Order};
+use flashweir_core::{Address, Command, Completion, Data, DeviceError, Done, Instant, Lba, Lpn, Op, Order};
 use flashweir_device::config::{AppendMode, BufferMode};
 use flashweir_device::{Device, Effect, Geometry};
 use std::collections::BTreeMap;
@@ -270,6 +270,24 @@ impl<'a> World<'a> {
         Command { ns: APPEND_NAMESPACE, ..Command::new(number, op) }
     }
 
+    /// Notes what a command promises when it succeeds.
+    fn promises(&mut self, number: u64, promises: Vec<(u64, u32)>) {
+        self.flying.get_mut(&number).expect("it was just noted").promises = promises;
+    }
+
+    /// A write of units of a segment, with the number of the next command as its pattern.
+    fn seg_write(&self, segment: u32, (first, units): (u32, u32)) -> Op {
+        let per_unit = self.per_unit();
+        let data = Data::Pattern(self.core.next);
+        let (offset, blocks) = (first * per_unit, units * per_unit);
+        Op::SegWrite { segment: SegmentId(segment), offset, blocks, data }
+    }
+
+    /// The address of a unit.
+    fn address(&self, segment: u32, unit: u32) -> Address {
+        Address::Seg { segment: SegmentId(segment), offset: unit * self.per_unit() }
+    }
+
     /// Completes the note of a write.
     fn written(&mut self, command: &mut Command, segment: u32, (first, units): (u32, u32)) {
         let number = command.id.0;
@@ -281,7 +299,7 @@ impl<'a> World<'a> {
             (first..first + units).map(|unit| Content(pattern(number, self.lpn(segment, unit)))).collect();
         self.log.write(number, (segment, first), contents.into_iter(), member);
         if command.fua || self.completes_durably() {
-            self.flying.get_mut(&number).expect("it was just noted").promises.push((number, u32::MAX));
+            self.promises(number, vec![(number, u32::MAX)]);
         }
     }
 
@@ -313,13 +331,8 @@ impl<'a> World<'a> {
         let is_free = |unit: &u32| self.log.planned_content(segment, *unit).is_none();
         match (first..first + wanted).take_while(is_free).count() as u32 {
             0 => {
-                let per_unit = self.per_unit();
-                let at =
-                    flashweir_core::Address::Seg { segment: SegmentId(segment), offset: first * per_unit };
-                let data = Data::Pattern(self.core.next);
-                let (offset, blocks) = (first * per_unit, per_unit);
-                let op = Op::SegWrite { segment: SegmentId(segment), offset, blocks, data };
-                let command = self.fly(op, Expected::Refusal(DeviceError::Overwrite { at }));
+                let refusal = DeviceError::Overwrite { at: self.address(segment, first) };
+                let command = self.fly(self.seg_write(segment, (first, 1)), Expected::Refusal(refusal));
                 (command, format!("write {segment} at {first} again"))
             }
             units
@@ -327,10 +340,7 @@ impl<'a> World<'a> {
                     && first < self.log.planned(segment).1
                     && self.core.random.below(4) == 0 =>
             {
-                let per_unit = self.per_unit();
-                let data = Data::Pattern(self.core.next);
-                let (offset, blocks) = (first * per_unit, units * per_unit);
-                let op = Op::SegWrite { segment: SegmentId(segment), offset, blocks, data };
+                let op = self.seg_write(segment, (first, units));
                 let command = self.fly(op, Expected::Refusal(DeviceError::OrderConflict));
                 let text = format!("write {segment} at {first}, stream 0");
                 (Command { stream: Some(StreamId(0)), ..command }, text)
@@ -340,10 +350,7 @@ impl<'a> World<'a> {
     }
 
     fn write_at(&mut self, segment: u32, (first, units): (u32, u32)) -> (Command, String) {
-        let per_unit = self.per_unit();
-        let data = Data::Pattern(self.core.next);
-        let (offset, blocks) = (first * per_unit, units * per_unit);
-        let op = Op::SegWrite { segment: SegmentId(segment), offset, blocks, data };
+        let op = self.seg_write(segment, (first, units));
         let mut command = self.fly(op, Expected::Done { appended: None });
         self.written(&mut command, segment, (first, units));
         let text = named(&command, format!("write {segment}: {units} at {first}"));
@@ -360,19 +367,15 @@ impl<'a> World<'a> {
 
     /// A write that is not at the write pointer.
     fn early(&mut self, segment: u32, end: u32) -> (Command, String) {
-        let per_unit = self.per_unit();
         let all = self.core.device.geometry().append.units;
-        let offset = if end + 1 < all { end + 1 } else { 0 };
-        let at = flashweir_core::Address::Seg { segment: SegmentId(segment), offset: offset * per_unit };
-        if self.core.spec.config.append.mode == AppendMode::WriteOnce || offset == end {
+        let unit = if end + 1 < all { end + 1 } else { 0 };
+        if self.core.spec.config.append.mode == AppendMode::WriteOnce || unit == end {
             return self.read(segment);
         }
-        let data = Data::Pattern(self.core.next);
-        let (offset, blocks) = (offset * per_unit, per_unit);
-        let op = Op::SegWrite { segment: SegmentId(segment), offset, blocks, data };
-        let expected = end * per_unit;
-        let command = self.fly(op, Expected::Refusal(DeviceError::OutOfOrder { at, expected }));
-        (command, format!("write {segment} at {} early", offset / per_unit))
+        let (at, expected) = (self.address(segment, unit), end * self.per_unit());
+        let refusal = Expected::Refusal(DeviceError::OutOfOrder { at, expected });
+        let command = self.fly(self.seg_write(segment, (unit, 1)), refusal);
+        (command, format!("write {segment} at {unit} early"))
     }
 
     fn trim(&mut self, segment: u32) -> (Command, String) {
@@ -383,7 +386,7 @@ impl<'a> World<'a> {
         let member = self.place(&mut command);
         self.log.trim(number, segment, member);
         if command.fua || self.completes_durably() {
-            self.flying.get_mut(&number).expect("it was just noted").promises.push((number, u32::MAX));
+            self.promises(number, vec![(number, u32::MAX)]);
         }
         let text = named(&command, format!("TRIM {segment}"));
         (command, text)
@@ -392,7 +395,7 @@ impl<'a> World<'a> {
     fn flush(&mut self) -> (Command, String) {
         let command = self.fly(Op::Flush, Expected::Done { appended: None });
         let promises = self.succeeded.iter().map(|op| (*op, u32::MAX)).collect();
-        self.flying.get_mut(&command.id.0).expect("it was just noted").promises = promises;
+        self.promises(command.id.0, promises);
         (command, "FLUSH".into())
     }
 
@@ -412,7 +415,7 @@ impl<'a> World<'a> {
         let command = self.fly(Op::RFlush(Box::new(selection)), Expected::Done { appended: None });
         let of_segment = self.succeeded.iter().filter(|op| self.log.is_of(**op, segment));
         let promises = of_segment.map(|op| (*op, upto)).collect();
-        self.flying.get_mut(&command.id.0).expect("it was just noted").promises = promises;
+        self.promises(command.id.0, promises);
         (command, format!("RFLUSH {segment} up to {upto}"))
     }
 

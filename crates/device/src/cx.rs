@@ -93,13 +93,13 @@ impl<J: Copy> Cx<J> {
 
     /// Returns an operation on the given page, or on its block; `bytes` cross the bus.
     #[inline]
-    pub(crate) fn given(
+    pub(crate) fn given<K>(
         &self,
         (kind, class): (OpKind, Class),
         at: PageAddr,
         bytes: u32,
-        (purpose, job): (Purpose, J),
-    ) -> Op<J> {
+        (purpose, job): (Purpose, K),
+    ) -> Op<K> {
         let plane = self.geometry.plane_of(at.block);
         Op { kind, class, plane, at, frontier: None, bytes, purpose, job }
     }

@@ -146,7 +146,7 @@ impl Geometry {
         // A region holds one checkpoint and a log of the same size, and never less than a block.
         let bound = if config.segments == 0 { groups * self.blocks_per_plane } else { config.segments };
         let records = 1 + u64::from(bound) * u64::from(SegmentRecord::of_segment(lanes));
-        let per_page = records_per_page(self.unit_bytes * u64::from(self.units_per_page)).max(1) as u64;
+        let per_page = records_per_page(u64::from(self.page_bytes())).max(1) as u64;
         // The page at the end of each segment may be there in part.
         let tails = if self.units_per_page > 1 { u64::from(bound) } else { 0 };
         let pages = 2 * (records.div_ceil(per_page) + tails);
@@ -192,6 +192,18 @@ impl Geometry {
     pub fn segment_log_blocks(&self, region: u32) -> impl Iterator<Item = BlockId> + use<> {
         let (nth_reserved, first) = (self.nth_reserved(), self.append.log_from);
         (0..self.append.log_blocks_per_region).map(move |i| nth_reserved(first + 2 * i + region))
+    }
+
+    /// Bytes of a page.
+    #[inline]
+    pub fn page_bytes(&self) -> u32 {
+        self.units_per_page * self.unit_bytes as u32
+    }
+
+    /// Sectors of 512 bytes of a segment.
+    #[inline]
+    pub fn segment_lbas(&self) -> u64 {
+        u64::from(self.append.units) * self.lbas_per_unit
     }
 
     /// Sectors of 512 bytes that the host sees.

@@ -123,6 +123,11 @@ pub struct MapLog {
     pub pages_per_region: u32,
 }
 
+/// The page of a region of a log with this number: blocks take turns, so that pages are written in parallel.
+pub fn page_of_region(blocks: &[BlockId], nth: u32) -> PageAddr {
+    PageAddr { block: blocks[nth as usize % blocks.len()], page: nth / blocks.len() as u32 }
+}
+
 impl MapLog {
     /// Returns an empty log in these regions; `pages_per_block` and `page_bytes` are those of their blocks.
     pub fn new(
@@ -293,10 +298,9 @@ impl MapLog {
         self.pending.extend(units);
     }
 
-    /// The page of the region with this number: blocks take turns, so that pages are written in parallel.
+    /// The page of the region with this number.
     pub fn page_at(&self, region: usize, nth: u32) -> PageAddr {
-        let blocks = &self.regions[region];
-        PageAddr { block: blocks[nth as usize % blocks.len()], page: nth / blocks.len() as u32 }
+        page_of_region(&self.regions[region], nth)
     }
 
     /// Whether so many changes wait for a checkpoint that no more are accepted: a checkpoint repeats the changes above its horizon,

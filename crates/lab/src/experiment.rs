@@ -452,8 +452,7 @@ fn check_segments(device: &DeviceConfig, scenario: &Scenario) -> Result<(), Stri
 /// The segments of a device, as zones.
 fn zones_of(device: &DeviceConfig) -> (u32, u64, u64) {
     let geometry = Geometry::new(device);
-    let blocks = u64::from(geometry.append.units) * geometry.lbas_per_unit;
-    (geometry.append.segments, blocks, geometry.lbas_per_unit)
+    (geometry.append.segments, geometry.segment_lbas(), geometry.lbas_per_unit)
 }
 
 /// Reason why this job cannot run on this device, if any: zones are segments, and segments take writes at write pointers only.
@@ -484,12 +483,7 @@ fn misplaced(spec: &JobSpec, device: &DeviceConfig) -> Option<Fault> {
     }
     let used = Direction::ALL.into_iter().filter(|direction| spec.mix.uses(*direction));
     let mut sizes = used.map(|direction| &spec.sizes[direction as usize]);
-    let is_odd = |sizes: &Sizes| match sizes {
-        Sizes::Fixed(size) => !u64::from(*size).is_multiple_of(unit),
-        Sizes::Range { min, .. } => !u64::from(*min).is_multiple_of(unit),
-        Sizes::Split(parts) => parts.iter().any(|(size, _)| !u64::from(*size).is_multiple_of(unit)),
-    };
-    if sizes.clone().any(is_odd) {
+    if sizes.clone().any(|sizes| !sizes.are_multiples_of(unit)) {
         return conflict(format!(
             "segments are written in units of {}: expected multiples of it",
             bytes(unit)
@@ -504,15 +498,11 @@ fn misplaced(spec: &JobSpec, device: &DeviceConfig) -> Option<Fault> {
 /// Reason why contents of this job cannot be compared, if any: a device knows the content of whole mapping units only.
 fn unverifiable(spec: &JobSpec, device: &DeviceConfig) -> Option<Fault> {
     let unit = Geometry::new(device).lbas_per_unit;
-    let sizes = &spec.sizes[Direction::Write as usize];
-    let all: Vec<u32> = match sizes {
-        Sizes::Fixed(blocks) => vec![*blocks],
-        Sizes::Range { min, .. } => vec![*min],
-        Sizes::Split(parts) => parts.iter().map(|(blocks, _)| *blocks).collect(),
-    };
-    let align = spec.align_blocks[Direction::Write as usize];
-    let mut places = all.into_iter().chain([align]).map(u64::from).chain([spec.region.first.0]);
-    let is_bad = spec.verify == Some(Verify::Compare) && places.any(|blocks| !blocks.is_multiple_of(unit));
+    let write = Direction::Write as usize;
+    let places = [u64::from(spec.align_blocks[write]), spec.region.first.0];
+    let is_whole =
+        spec.sizes[write].are_multiples_of(unit) && places.iter().all(|blocks| blocks.is_multiple_of(unit));
+    let is_bad = spec.verify == Some(Verify::Compare) && !is_whole;
     is_bad.then(|| Fault::Conflict {
         section: spec.name.clone(),
         reason: format!(

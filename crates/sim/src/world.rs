@@ -636,7 +636,7 @@ impl World {
 fn segment_blocks(device: &Device) -> Option<u64> {
     let geometry = device.geometry();
     let is_append = device.config().firmware == FirmwareKind::Append;
-    is_append.then(|| u64::from(geometry.append.units) * geometry.lbas_per_unit)
+    is_append.then(|| geometry.segment_lbas())
 }
 
 /// The command of a request to a device with segments of so many sectors. A write lies in one segment; a deallocation names one by its

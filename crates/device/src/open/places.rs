@@ -16,10 +16,7 @@ pub(crate) struct Places {
 
 impl Places {
     pub(super) fn new(geometry: &Geometry) -> Self {
-        Self {
-            waiting: vec![VecDeque::new(); geometry.planes() as usize],
-            page_bytes: geometry.units_per_page * geometry.unit_bytes as u32,
-        }
+        Self { waiting: vec![VecDeque::new(); geometry.planes() as usize], page_bytes: geometry.page_bytes() }
     }
 
     /// Adds a page that was accepted.

@@ -94,7 +94,7 @@ impl PageFtl {
             let op = cx.given(
                 (OpKind::Program, Class::Meta),
                 at,
-                cx.geometry.units_per_page * cx.geometry.unit_bytes as u32,
+                cx.geometry.page_bytes(),
                 (Purpose::Metadata, Job::MetaPage(i)),
             );
             cx.push(op, &mut self.space);

@@ -40,8 +40,7 @@ impl PageFtl {
     }
 
     fn map_op(cx: &Cx, (kind, class): (OpKind, Class), at: PageAddr, job: Job) -> NandOp {
-        let bytes = cx.geometry.units_per_page * cx.geometry.unit_bytes as u32;
-        let bytes = if kind == OpKind::Erase { 0 } else { bytes };
+        let bytes = if kind == OpKind::Erase { 0 } else { cx.geometry.page_bytes() };
         cx.given((kind, class), at, bytes, (Purpose::Metadata, job))
     }
 

@@ -3,17 +3,18 @@
 //!
 //! Invariants: a write is checked against the write pointer when it is accepted, before any of its units is; the offset of an append is
 //! fixed then. In write-once mode a member of a stream lies behind everything that its segment holds, so that the order of epochs never
-//! contradicts that of offsets (contract §9.12). A deallocation is accepted when everything in its segment is durable, and all earlier epochs of its stream.
+//! contradicts that of offsets (contract §9.12). A deallocation is accepted when everything in its segment is durable, and so are all
+//! earlier epochs of its stream.
 
 use super::log_queue::Trimmed;
-use super::table::{Open, Page, Queued, Segments, Slot, Unit, Wait};
+use super::table::{NO_BLOCK, Open, Page, Queued, Segments, Slot, Unit, Wait};
 use crate::config::AppendMode;
 use crate::cx::Cx;
 use crate::effect::{Effect, Event};
 use crate::flash::Saved;
 use crate::planted::PlantedBug;
-use flashweir_core::command::{OutOfRange, SegmentId, StreamId};
-use flashweir_core::{Address, Data, DeviceError, Done, Op, Order, Payload};
+use flashweir_core::command::{OutOfRange, SegmentId, SegmentReport, StreamId};
+use flashweir_core::{Data, DeviceError, Done, Op, Order, Payload};
 use flashweir_ftl::recovery::TrimRecord;
 
 /// Whether the command at the head of the queue was accepted.
@@ -70,7 +71,7 @@ impl Segments {
         // In front of the open part there is none.
         let first = self.open.get(&segment.0).map_or(state.pointer, |open| open.first * self.per_page);
         let gaps = (first..state.pointer).filter(|unit| !self.is_written(segment.0, *unit));
-        Done::Segment(Box::new(flashweir_core::command::SegmentReport {
+        Done::Segment(Box::new(SegmentReport {
             write_pointer: state.pointer * per_unit,
             durable_pointer: durable * per_unit,
             generation: state.generation,
@@ -135,9 +136,7 @@ impl Segments {
             Op::Barrier => {
                 cx.accept(at);
                 cx.metrics.barriers += 1;
-                if let Some(stream) = cx.stream_of(at) {
-                    cx.metrics.epochs += u64::from(self.streams.close(stream));
-                }
+                self.close_epoch(cx, at);
                 self.part_done(cx, at);
                 Admitted::Done
             }
@@ -147,14 +146,24 @@ impl Segments {
 
     /// Refuses a command whose turn has come. Its barrier holds all the same: what the host has sent behind it relies on that.
     fn refuse<J: Copy>(&mut self, cx: &mut Cx<J>, at: u32, error: DeviceError) -> Admitted {
-        if let (Some(stream), Some(Order::Barrier)) =
-            (cx.stream_of(at), cx.front.commands.get(at).command.order)
-        {
-            cx.metrics.epochs += u64::from(self.streams.close(stream));
-        }
+        self.end_epoch(cx, at);
         cx.front.commands.get_mut(at).error = Some(error);
         cx.complete(at);
         Admitted::Done
+    }
+
+    /// Closes the epoch of a command that is its stream's barrier too.
+    fn end_epoch<J: Copy>(&mut self, cx: &mut Cx<J>, at: u32) {
+        if cx.front.commands.get(at).command.order == Some(Order::Barrier) {
+            self.close_epoch(cx, at);
+        }
+    }
+
+    /// Closes the open epoch of the command's stream, if it belongs to one.
+    fn close_epoch<J: Copy>(&mut self, cx: &mut Cx<J>, at: u32) {
+        if let Some(stream) = cx.stream_of(at) {
+            cx.metrics.epochs += u64::from(self.streams.close(stream));
+        }
     }
 
     fn accept_write<J: Copy>(
@@ -194,7 +203,7 @@ impl Segments {
             if self.is_lost(segment) {
                 return self.accept_no_more(cx, at, (segment, first));
             }
-            if !self.has_room(segment, unit) {
+            if !self.has_room(unit) {
                 return Admitted::Waits;
             }
             let seq = cx.accept(at);
@@ -224,8 +233,7 @@ impl Segments {
     /// Ends a write whose segment is lost: refused as a whole, or failed if a part of it was accepted.
     fn accept_no_more<J: Copy>(&mut self, cx: &mut Cx<J>, at: u32, (segment, first): (u32, u32)) -> Admitted {
         if cx.front.commands.get(at).next == 0 {
-            let offset = first * cx.geometry.lbas_per_unit as u32;
-            let at_first = Address::Seg { segment: Self::id(segment), offset };
+            let at_first = Self::address(cx, segment, first);
             return self.refuse(cx, at, DeviceError::WriteFault { at: at_first });
         }
         self.fail(cx, at, segment);
@@ -241,11 +249,7 @@ impl Segments {
         (segment, first, units): (u32, u32, u32),
         is_append: bool,
     ) -> Admitted {
-        let command = &cx.front.commands.get(at).command;
-        let (fua, order) = (command.fua, command.order);
-        if let (Some(stream), Some(Order::Barrier)) = (cx.stream_of(at), order) {
-            cx.metrics.epochs += u64::from(self.streams.close(stream));
-        }
+        self.end_epoch(cx, at);
         if units == 0 {
             cx.accept(at);
         }
@@ -254,8 +258,7 @@ impl Segments {
             true => _ = self.appended.insert(at, offset),
             false => _ = self.appended.remove(&at),
         }
-        let waits = (self.writes_through || fua) && !cx.is_protected() && units > 0;
-        if waits && !cx.has_planted(PlantedBug::FuaCoversNothing) {
+        if self.completes_durably(cx, at) && units > 0 && !cx.has_planted(PlantedBug::FuaCoversNothing) {
             self.wait(cx, at, segment, first + units);
         }
         self.part_done(cx, at);
@@ -270,13 +273,13 @@ impl Segments {
         is_given: bool,
     ) -> Result<(), DeviceError> {
         let per_unit = cx.geometry.lbas_per_unit as u32;
-        let at = |unit: u32| Address::Seg { segment: Self::id(segment), offset: unit * per_unit };
+        let at = |unit: u32| Self::address(cx, segment, unit);
         let state = &self.states[segment as usize];
         if cx.front.read_only {
             return Err(DeviceError::ReadOnly);
         }
         if first + units > self.units {
-            let capacity = self.sectors(cx);
+            let capacity = cx.geometry.segment_lbas();
             return Err(OutOfRange { at: at(first), count: units * per_unit, capacity }.into());
         }
         if self.mode == AppendMode::Sequential && is_given && first != state.pointer {
@@ -297,14 +300,11 @@ impl Segments {
 
     /// Whether the buffer has room for a unit. A page that is not complete has room of its own in sequential mode, so that any number of
     /// segments may be written in turn.
-    fn has_room(&self, segment: u32, unit: u32) -> bool {
+    fn has_room(&self, unit: u32) -> bool {
         let completes = (unit + 1).is_multiple_of(self.per_page);
         match self.mode {
             AppendMode::Sequential => !completes || self.used + self.per_page <= self.capacity,
-            AppendMode::WriteOnce => {
-                let _ = segment;
-                self.used < self.capacity
-            }
+            AppendMode::WriteOnce => self.used < self.capacity,
         }
     }
 
@@ -351,8 +351,7 @@ impl Segments {
 
     /// Sets the error of a command that waits for what cannot be written.
     pub(super) fn fail<J: Copy>(&self, cx: &mut Cx<J>, command: u32, segment: u32) {
-        let offset = self.durable(segment) * cx.geometry.lbas_per_unit as u32;
-        let at = Address::Seg { segment: Self::id(segment), offset };
+        let at = Self::address(cx, segment, self.durable(segment));
         cx.front.commands.get_mut(command).error.get_or_insert(DeviceError::WriteFault { at });
     }
 
@@ -380,11 +379,15 @@ impl Segments {
         Admitted::Done
     }
 
+    /// Whether a change has to be on the medium before its command completes.
+    fn completes_durably<J: Copy>(&self, cx: &Cx<J>, at: u32) -> bool {
+        (self.writes_through || cx.front.commands.get(at).command.fua) && !cx.is_protected()
+    }
+
     fn accept_trim<J: Copy>(&mut self, cx: &mut Cx<J>, at: u32, segment: u32) -> Admitted {
         let stream = cx.stream_of(at);
         if self.is_lost(segment) {
-            let offset = self.durable(segment) * cx.geometry.lbas_per_unit as u32;
-            let at_segment = Address::Seg { segment: Self::id(segment), offset };
+            let at_segment = Self::address(cx, segment, self.durable(segment));
             return self.refuse(cx, at, DeviceError::WriteFault { at: at_segment });
         }
         if let Some(stream) = stream.filter(|stream| self.streams.is_stuck(*stream)) {
@@ -401,17 +404,13 @@ impl Segments {
             return Admitted::Waits;
         }
         let seq = cx.accept(at);
-        let command = &cx.front.commands.get(at).command;
-        let (fua, order) = (command.fua, command.order);
         cx.metrics.host_trims += 1;
         if self.states[segment as usize].pointer > 0 {
             cx.metrics.host_units_trimmed += u64::from(self.states[segment as usize].pointer);
             self.trim(cx, segment, seq, stream);
         }
-        if let (Some(stream), Some(Order::Barrier)) = (stream, order) {
-            cx.metrics.epochs += u64::from(self.streams.close(stream));
-        }
-        if (self.writes_through || fua) && !cx.is_protected() {
+        self.end_epoch(cx, at);
+        if self.completes_durably(cx, at) {
             self.log.wait(cx, at);
         }
         self.part_done(cx, at);
@@ -421,7 +420,7 @@ impl Segments {
     /// Deallocates a segment; its blocks are free when the record is durable.
     fn trim<J: Copy>(&mut self, cx: &mut Cx<J>, segment: u32, seq: u64, stream: Option<StreamId>) {
         let blocks = self.blocks_of(segment).to_vec();
-        (0..self.lanes).for_each(|lane| self.set_block(segment, lane, super::table::NO_BLOCK));
+        (0..self.lanes).for_each(|lane| self.set_block(segment, lane, NO_BLOCK));
         self.discard(segment);
         self.open.remove(&segment);
         let state = &mut self.states[segment as usize];
@@ -435,7 +434,7 @@ impl Segments {
         }
         self.log.add_trim(Trimmed { segment, generation, units, blocks, member });
         if cx.has_planted(PlantedBug::OldBlocksErasedEarly) {
-            self.log.release_early();
+            self.log.check_marks = true;
         }
     }
 

@@ -48,12 +48,7 @@ impl Segments {
 
     /// Sectors of the namespace.
     fn capacity_lbas<J: Copy>(&self, cx: &Cx<J>) -> u64 {
-        self.states.len() as u64 * u64::from(self.units) * cx.geometry.lbas_per_unit
-    }
-
-    /// Sectors of a segment.
-    pub(super) fn sectors<J: Copy>(&self, cx: &Cx<J>) -> u64 {
-        u64::from(self.units) * cx.geometry.lbas_per_unit
+        self.states.len() as u64 * cx.geometry.segment_lbas()
     }
 
     fn check_segment(&self, segment: SegmentId) -> Verdict {
@@ -77,7 +72,7 @@ impl Segments {
     ) -> Verdict {
         let at = Address::Seg { segment, offset };
         let per_unit = cx.geometry.lbas_per_unit;
-        let sectors = self.sectors(cx);
+        let sectors = cx.geometry.segment_lbas();
         if u64::from(offset) + u64::from(blocks) > sectors {
             return Err(OutOfRange { at, count: blocks, capacity: sectors }.into());
         }
@@ -99,7 +94,7 @@ impl Segments {
         if !flush.tags.is_empty() {
             return Err(DeviceError::NotSupported("tags of segments"));
         }
-        let sectors = self.sectors(cx);
+        let sectors = cx.geometry.segment_lbas();
         for &(segment, upto) in &flush.segments {
             self.check_segment(segment)?;
             if u64::from(upto) > sectors {

@@ -10,6 +10,7 @@
 
 use super::job::{Job, Op as NandOp};
 use super::log_queue::{LogPage, Writing};
+use super::moving::Move;
 use super::table::{Open, Segments};
 use crate::config::AppendMode;
 use crate::cx::Cx;
@@ -17,8 +18,8 @@ use crate::flash::{Class, OpKind, Purpose, UnitImage};
 use crate::geometry::PageAddr;
 use crate::planted::PlantedBug;
 use flashweir_core::command::SegmentId;
-use flashweir_ftl::BlockId;
 use flashweir_ftl::segment_records::{GroupKind, SegmentRecord};
+use flashweir_ftl::{BlockId, PlaneId};
 
 impl Segments {
     /// Writes the next group, page of units or checkpoint if one is due.
@@ -87,19 +88,10 @@ impl Segments {
         let first = self.log.next_page;
         self.log.next_page += pages.len() as u32;
         self.log.pages = pages;
-        let bytes = self.per_page * cx.geometry.unit_bytes as u32;
         for nth in 0..self.log.pages.len() as u32 {
             let at = self.log.page_at(region, first + nth);
-            self.out.push(NandOp {
-                kind: OpKind::Program,
-                class: Class::Meta,
-                plane: cx.geometry.plane_of(at.block),
-                at,
-                frontier: None,
-                bytes,
-                purpose: Purpose::Metadata,
-                job: Job::Log(nth),
-            });
+            let (bytes, job) = (cx.geometry.page_bytes(), Job::Log(nth));
+            self.out.push(cx.given((OpKind::Program, Class::Meta), at, bytes, (Purpose::Metadata, job)));
         }
     }
 
@@ -176,7 +168,7 @@ impl Segments {
             let (command, _) = self.log.waiters.swap_remove(nth);
             self.part_done(cx, command);
         }
-        let is_over = |moved: &super::moving::Move| moved.logged.is_some_and(|mark| mark <= durable);
+        let is_over = |moved: &Move| moved.logged.is_some_and(|mark| mark <= durable);
         while let Some(plane) = self.moves.iter().find(|(_, moved)| is_over(moved)).map(|(plane, _)| *plane) {
             self.end_move(cx, plane);
         }
@@ -187,7 +179,7 @@ impl Segments {
             }
         }
         // The next generation of a segment may begin.
-        self.to_pump.extend((0..self.planes.len() as u32).map(flashweir_ftl::PlaneId));
+        self.to_pump.extend((0..self.planes.len() as u32).map(PlaneId));
         if is_epoch_over {
             self.unblock(cx);
         }
@@ -202,16 +194,8 @@ impl Segments {
             return self.write_checkpoint(cx);
         }
         for block in used {
-            self.out.push(NandOp {
-                kind: OpKind::Erase,
-                class: Class::Meta,
-                plane: cx.geometry.plane_of(block),
-                at: PageAddr { block, page: 0 },
-                frontier: None,
-                bytes: 0,
-                purpose: Purpose::Metadata,
-                job: Job::LogErase,
-            });
+            let at = PageAddr { block, page: 0 };
+            self.out.push(cx.given((OpKind::Erase, Class::Meta), at, 0, (Purpose::Metadata, Job::LogErase)));
         }
     }
 

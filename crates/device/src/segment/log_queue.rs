@@ -10,6 +10,7 @@ use crate::flash::UnitImage;
 use crate::geometry::{Geometry, PageAddr};
 use flashweir_core::command::{SegmentId, StreamId};
 use flashweir_ftl::BlockId;
+use flashweir_ftl::map_log::page_of_region;
 use flashweir_ftl::recovery::TrimRecord;
 use flashweir_ftl::segment_records::{GroupKind, PageHeader, SegmentRecord, encode, records_per_page};
 use std::collections::BTreeSet;
@@ -147,11 +148,6 @@ impl Log {
         self.trims.push((self.changes, trimmed));
     }
 
-    /// A planted bug: the blocks of deallocated segments are free before the record is durable.
-    pub(super) fn release_early(&mut self) {
-        self.check_marks = true;
-    }
-
     /// One part of a command waits until all changes so far that were asked for are durable.
     pub(super) fn wait<J: Copy>(&mut self, cx: &mut Cx<J>, command: u32) {
         let mark = self.trims.last().map_or(0, |(mark, _)| *mark);
@@ -188,14 +184,9 @@ impl Log {
         self.trims.iter().map(|(_, trimmed)| trimmed.units)
     }
 
-    /// The page of a region with this number: blocks take turns, so that pages are written in parallel.
+    /// The page of a region with this number.
     pub(super) fn page_at(&self, region: usize, nth: u32) -> PageAddr {
-        let blocks = &self.regions[region];
-        PageAddr { block: blocks[nth as usize % blocks.len()], page: nth / blocks.len() as u32 }
-    }
-
-    pub(super) fn region_blocks(&self, region: usize) -> &[BlockId] {
-        &self.regions[region]
+        page_of_region(&self.regions[region], nth)
     }
 
     /// Splits records into the pages of one group.

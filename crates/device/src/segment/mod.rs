@@ -1,10 +1,11 @@
 //! The append namespace: a map of whole blocks, no GC (AFTL; append-segments §3).
 //!
 //! A segment is a list of blocks, one of each lane, and a lane is a plane. Page `p` of a segment is page `p / lanes` of the block of lane
-//! `p % lanes`, so sectors find their pages by arithmetic. The state is in [`table`], [`log_queue`], [`moving`] and [`order`]. Place in the data flow: a command that passed [`check`] waits in one queue;
-//! [`accept`] puts its units into the buffer; pages that are complete go to the queue of their plane ([`program`]); [`log`] makes
-//! deallocations and changes of block lists durable; [`moves`] copies blocks whose programs fail, whose tail was torn, whose gaps are
-//! filled, or that are worn less than others.
+//! `p % lanes`, so sectors find their pages by arithmetic. The state is in [`table`], [`log_queue`], [`moving`] and [`order`].
+//!
+//! Place in the data flow: a command that passed [`check`] waits in one queue; [`accept`] puts its units into the buffer; pages that
+//! are complete go to the queue of their plane ([`program`]); [`log`] makes deallocations and changes of block lists durable; [`moves`]
+//! copies blocks whose programs fail, whose tail was torn, whose gaps are filled, or that are worn less than others.
 //!
 //! Invariants:
 //! 1. Pages of a block are programmed in the order of their numbers, and one at a time in each plane.

@@ -176,18 +176,9 @@ impl Segments {
         let Move { order, from, next, .. } = *moved;
         if next < order.rows {
             cx.metrics.gc_pages_read += 1;
-            let bytes = self.per_page * cx.geometry.unit_bytes as u32;
-            self.out.push(NandOp {
-                kind: OpKind::Read,
-                class: Class::GcRead,
-                plane,
-                at: PageAddr { block: from, page: next },
-                frontier: None,
-                bytes,
-                purpose: Purpose::GcRead,
-                job: Job::MoveRead(plane),
-            });
-            return;
+            let at = PageAddr { block: from, page: next };
+            let (bytes, job) = (cx.geometry.page_bytes(), Job::MoveRead(plane));
+            return self.out.push(cx.given((OpKind::Read, Class::GcRead), at, bytes, (Purpose::GcRead, job)));
         }
         self.moves.get_mut(&plane).expect("it is under way").is_copied = true;
         match order.why {
@@ -254,17 +245,9 @@ impl Segments {
         let moved = self.moves.get_mut(&plane).expect("it is under way");
         moved.images = images;
         moved.merged.extend(merged);
-        let bytes = self.per_page * cx.geometry.unit_bytes as u32;
-        self.out.push(NandOp {
-            kind: OpKind::Program,
-            class: Class::Placed,
-            plane,
-            at: PageAddr { block: to, page: next },
-            frontier: None,
-            bytes,
-            purpose: Purpose::GcCopy,
-            job: Job::MoveProgram(plane),
-        });
+        let at = PageAddr { block: to, page: next };
+        let (bytes, job) = (cx.geometry.page_bytes(), Job::MoveProgram(plane));
+        self.out.push(cx.given((OpKind::Program, Class::Placed), at, bytes, (Purpose::GcCopy, job)));
     }
 
     /// The units that the copy under way in a plane programs.
@@ -338,16 +321,8 @@ impl Segments {
 
     pub(super) fn erase<J: Copy>(&mut self, cx: &mut Cx<J>, block: BlockId, what: EraseFor) {
         self.erasing.insert(block, what);
-        self.out.push(NandOp {
-            kind: OpKind::Erase,
-            class: Class::Erase,
-            plane: cx.geometry.plane_of(block),
-            at: PageAddr { block, page: 0 },
-            frontier: None,
-            bytes: 0,
-            purpose: Purpose::GcErase,
-            job: Job::Erase,
-        });
+        let at = PageAddr { block, page: 0 };
+        self.out.push(cx.given((OpKind::Erase, Class::Erase), at, 0, (Purpose::GcErase, Job::Erase)));
     }
 
     pub(super) fn erase_done<J: Copy>(&mut self, cx: &mut Cx<J>, op: &NandOp) {
@@ -392,16 +367,16 @@ impl Segments {
         let Some(most) = cx.flash.blocks.free_of(plane).map(|block| media.erases(block)).max() else {
             return;
         };
+        // No block can lag by more than that: mostly there is nothing to look for.
+        if most <= threshold {
+            return;
+        }
         let segments = (0..self.states.len() as u32)
             .filter(|segment| self.has_blocks(*segment) && !self.open.contains_key(segment));
         let of_plane = segments.filter_map(|segment| {
             let lane = cx.geometry.segment_planes(segment).iter().position(|other| *other == plane)? as u32;
             Some((media.erases(self.block(segment, lane)), segment, lane))
         });
-        // No block can lag by more than that: mostly there is nothing to look for.
-        if most <= threshold {
-            return;
-        }
         if let Some((least, segment, lane)) = of_plane.min()
             && most.saturating_sub(least) > threshold
         {

@@ -4,7 +4,7 @@
 
 use super::job::{Job, Op as NandOp};
 use super::moving::Why;
-use super::table::{GAP, Page, Segments, Slot};
+use super::table::{GAP, Page, Segments, Slot, Wait};
 use crate::config::AppendMode;
 use crate::cx::Cx;
 use crate::flash::{Class, OpKind, Owner, Purpose, UnitImage};
@@ -27,15 +27,8 @@ impl Segments {
         let complete = self.states[segment as usize].pointer / self.per_page;
         loop {
             let open = &self.open[&segment];
-            let Some(nth) = open
-                .pages
-                .iter()
-                .rposition(|page| *page != Page::Waiting)
-                .map_or(Some(0), |at| (at + 1 < open.pages.len()).then_some(at + 1))
-            else {
-                return;
-            };
-            let page = open.first + nth as u32;
+            let queued = open.pages.iter().rposition(|page| *page != Page::Waiting);
+            let page = open.first + queued.map_or(0, |nth| nth as u32 + 1);
             if page >= complete || open.is_lost {
                 return;
             }
@@ -93,8 +86,7 @@ impl Segments {
     /// Whether no unit of the page has to wait for an earlier epoch.
     fn may_go<J: Copy>(&self, cx: &Cx<J>, segment: u32, page: u32) -> bool {
         let units = page * self.per_page..(page + 1) * self.per_page;
-        let members = units.filter_map(|unit| self.slot(segment, unit)?.held()?.member);
-        let mut members = members;
+        let mut members = units.filter_map(|unit| self.slot(segment, unit)?.held()?.member);
         cx.has_planted(PlantedBug::BarrierIgnored) || members.all(|member| self.streams.may_go(member))
     }
 
@@ -134,17 +126,9 @@ impl Segments {
             let (segment, page) = self.queue_of(plane).waiting.remove(nth).expect("it was found");
             self.queue_of(plane).busy = Some((segment, page));
             let at = self.place(segment, page).1;
-            let bytes = self.per_page * cx.geometry.unit_bytes as u32;
-            self.out.push(NandOp {
-                kind: OpKind::Program,
-                class: Class::Placed,
-                plane,
-                at,
-                frontier: None,
-                bytes,
-                purpose: Purpose::HostData,
-                job: Job::Program { segment, page },
-            });
+            let job = Job::Program { segment, page };
+            let bytes = cx.geometry.page_bytes();
+            self.out.push(cx.given((OpKind::Program, Class::Placed), at, bytes, (Purpose::HostData, job)));
         }
     }
 
@@ -254,7 +238,7 @@ impl Segments {
     }
 
     fn end_waits<J: Copy>(&mut self, cx: &mut Cx<J>, segment: u32, upto: u32) {
-        let is_over = |wait: &super::table::Wait| wait.segment == segment && wait.upto <= upto;
+        let is_over = |wait: &Wait| wait.segment == segment && wait.upto <= upto;
         while let Some(at) = self.waits.iter().position(is_over) {
             let wait = self.waits.remove(at);
             self.part_done(cx, wait.command);

@@ -1,12 +1,12 @@
 //! Reads: from the buffer what is there, from the flash the rest, whose place is arithmetic.
 
-use super::job::{Job, Op as NandOp};
+use super::job::Job;
 use super::table::{Segments, Slot};
 use crate::cx::Cx;
 use crate::effect::{Effect, Event};
 use crate::flash::{Class, OpKind, Purpose, UNREADABLE};
 use crate::geometry::PageAddr;
-use flashweir_core::{Address, DeviceError, Lpn, Op, Payload};
+use flashweir_core::{DeviceError, Lpn, Op, Payload};
 
 impl Segments {
     pub(super) fn start_read<J: Copy>(&mut self, cx: &mut Cx<J>, at: u32) {
@@ -18,8 +18,7 @@ impl Segments {
         if let Some((segment, unit)) =
             (span.first..span.end).map(split).find(|(segment, unit)| !self.is_written(*segment, *unit))
         {
-            let offset = unit * cx.geometry.lbas_per_unit as u32;
-            let at_unit = Address::Seg { segment: Self::id(segment), offset };
+            let at_unit = Self::address(cx, segment, unit);
             cx.front.commands.get_mut(at).error = Some(DeviceError::NotWritten { at: at_unit });
             return cx.complete(at);
         }
@@ -50,8 +49,7 @@ impl Segments {
         }
         if let Some((segment, unit)) = lost {
             cx.metrics.uncorrectable_reads += 1;
-            let offset = unit * cx.geometry.lbas_per_unit as u32;
-            let at_unit = Address::Seg { segment: Self::id(segment), offset };
+            let at_unit = Self::address(cx, segment, unit);
             cx.front.commands.get_mut(at).error = Some(DeviceError::Uncorrectable { at: at_unit });
         }
         cx.metrics.buffer_read_hits += cached;
@@ -69,16 +67,9 @@ impl Segments {
         }
         for (place, units) in pages {
             cx.metrics.pages_read += 1;
-            self.out.push(NandOp {
-                kind: OpKind::Read,
-                class: Class::Read,
-                plane: cx.geometry.plane_of(place.block),
-                at: place,
-                frontier: None,
-                bytes: units * cx.geometry.unit_bytes as u32,
-                purpose: Purpose::HostRead { command: at },
-                job: Job::Read { command: at },
-            });
+            let bytes = units * cx.geometry.unit_bytes as u32;
+            let (purpose, job) = (Purpose::HostRead { command: at }, Job::Read { command: at });
+            self.out.push(cx.given((OpKind::Read, Class::Read), place, bytes, (purpose, job)));
         }
     }
 

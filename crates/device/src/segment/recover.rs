@@ -107,7 +107,7 @@ fn read_log(cx: &Cx<Job>, segments: &Segments) -> Found {
     let mut found = Found { reads: vec![0; cx.geometry.stations() as usize], ..Found::default() };
     let media = &cx.flash.media;
     for region in 0..2 {
-        let blocks = segments.log.region_blocks(region).to_vec();
+        let blocks = segments.log.regions[region].clone();
         let pages = blocks.len() as u32 * cx.geometry.pages_per_block;
         for (nth, at) in (0..pages).map(|nth| (nth, segments.log.page_at(region, nth))) {
             if media.page_state(at) != PageState::Good {
@@ -455,7 +455,7 @@ fn write_checkpoint(
     (target, group, boot): (usize, u64, u32),
 ) -> Vec<Step> {
     let mut steps = Vec::new();
-    for block in segments.log.region_blocks(target) {
+    for block in &segments.log.regions[target] {
         if cx.flash.media.is_used(*block) {
             steps.push(Step::Erase(*block));
         }

@@ -8,10 +8,11 @@ use super::log_queue::Log;
 use super::moving::{EraseFor, Move, MoveOrder};
 use super::order::Streams;
 use crate::config::{AppendMode, BufferMode};
+use crate::cx::Cx;
 use crate::geometry::{Geometry, PageAddr};
 use flashweir_core::command::{SegmentId, StreamId};
 use flashweir_core::index::Idx;
-use flashweir_core::{Lpn, Payload};
+use flashweir_core::{Address, Lpn, Payload};
 use flashweir_ftl::{BlockId, PlaneId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -207,7 +208,7 @@ pub(crate) struct Segments {
     pub(super) writes_through: bool,
     /// Operations for the machine.
     pub(super) out: Vec<NandOp>,
-    /// Planes whose next program may begin, and segments of which something became durable.
+    /// Planes whose next program may begin.
     pub(super) to_pump: BTreeSet<PlaneId>,
     /// Whether a recovery has put units into the buffer that nothing has looked at since.
     pub(super) wakes: bool,
@@ -299,7 +300,7 @@ impl Segments {
 
     /// Whether the unit was written since the segment's last deallocation.
     pub(super) fn is_written(&self, segment: u32, unit: u32) -> bool {
-        unit < self.states[segment as usize].pointer && !matches!(self.slot(segment, unit), Some(Slot::Empty))
+        unit < self.states[segment as usize].pointer && self.slot(segment, unit).is_none_or(Slot::is_written)
     }
 
     /// Whether a block of the segment is lost for lack of another one.
@@ -324,7 +325,7 @@ impl Segments {
         let per_page = self.per_page as usize;
         let first = open.first * self.per_page;
         for (page, nth) in open.pages.iter().zip((0..).step_by(per_page)) {
-            let held = open.slots.range(nth..(nth + per_page).min(open.slots.len()));
+            let held = open.slots.range(nth..nth + per_page);
             let programmed = *page == Page::Programmed;
             let held = held.take_while(|slot| programmed && slot.held().is_none()).count();
             if !programmed || held < per_page {
@@ -337,7 +338,7 @@ impl Segments {
         pointer
     }
 
-    /// Whether the device may be asked to make something of the segment durable.
+    /// Whether everything that was accepted of the segment survives a power loss.
     pub(super) fn is_durable(&self, segment: u32) -> bool {
         self.durable(segment) >= self.states[segment as usize].pointer
     }
@@ -347,12 +348,17 @@ impl Segments {
         self.open.keys().copied().filter(|segment| !self.is_durable(*segment)).collect()
     }
 
-    /// Number of the segment, for records and errors.
+    /// Number of the segment, for records.
     pub(super) fn id(segment: u32) -> SegmentId {
         SegmentId(segment)
     }
 
-    /// Segments that are written in part.
+    /// The address of a unit, for errors.
+    pub(super) fn address<J: Copy>(cx: &Cx<J>, segment: u32, unit: u32) -> Address {
+        Address::Seg { segment: SegmentId(segment), offset: unit * cx.geometry.lbas_per_unit as u32 }
+    }
+
+    /// Number of segments that are written in part.
     pub(super) fn open_count(&self) -> u32 {
         let is_open = |segment: &&u32| (1..self.units).contains(&self.states[**segment as usize].pointer);
         self.open.keys().filter(is_open).count() as u32

@@ -6,11 +6,11 @@ use flashweir_core::command::{
 };
 use flashweir_core::random::{RandomStream, mix};
 use flashweir_core::{
-    Address, Bytes, Command, Data, DeviceError, Done, Instant, Lba, Lpn, Op, Order, Payload,
+    Address, Agenda, Bytes, Command, Data, DeviceError, Done, Instant, Lba, Lpn, Op, Order, Payload,
 };
 use flashweir_device::config::{AppendMode, BufferMode, EraseTime, PersistPolicy};
 use flashweir_device::presets::preset;
-use flashweir_device::{Device, DeviceConfig, DeviceOptions, Effect, Recovery, Torn};
+use flashweir_device::{Device, DeviceConfig, DeviceOptions, Effect, Event, Recovery, Torn};
 
 /// Four ways, eight pages of one unit of 4 KiB in a block: segments of 32 units.
 fn config() -> DeviceConfig {
@@ -482,13 +482,29 @@ fn golden_runs_of_segments_are_as_recorded() {
     assert_eq!(recorded.lines().count(), now.lines().count());
 }
 
+/// Puts the events among the effects on the agenda; returns how many commands ended, all of them with success.
+fn carry_out(agenda: &mut Agenda<Event>, effects: Vec<Effect>) -> u32 {
+    let mut ended = 0;
+    for effect in effects {
+        match effect {
+            Effect::At(at, event) => agenda.at(at, event),
+            Effect::Complete(completion) => {
+                completion.result.unwrap();
+                ended += 1;
+            }
+            Effect::Accepted { .. } => {}
+        }
+    }
+    ended
+}
+
 /// The instant at which `streams` hosts have filled as many segments, eight units at a time in turn.
 fn fill(streams: u32) -> Instant {
     let mut config = preset("amf").unwrap();
     config.append.segments = 64;
     let options = DeviceOptions { seed: 1, track_contents: false, planted: None };
     let mut device = Device::new(config, options);
-    let mut agenda = flashweir_core::Agenda::default();
+    let mut agenda = Agenda::default();
     let (mut next, mut left) = (0u32, 0);
     let all = 4 * 4096 / 8;
     loop {
@@ -502,30 +518,12 @@ fn fill(streams: u32) -> Instant {
             (next, left) = (next + 1, left + 1);
             let mut effects = Vec::new();
             device.command(agenda.now(), command, &mut effects);
-            for effect in effects {
-                match effect {
-                    Effect::At(at, event) => agenda.at(at, event),
-                    Effect::Complete(completion) => {
-                        completion.result.unwrap();
-                        left -= 1;
-                    }
-                    Effect::Accepted { .. } => {}
-                }
-            }
+            left -= carry_out(&mut agenda, effects);
         }
         let Some((now, event)) = agenda.pop() else { return agenda.now() };
         let mut effects = Vec::new();
         device.event(now, event, &mut effects);
-        for effect in effects {
-            match effect {
-                Effect::At(at, event) => agenda.at(at, event),
-                Effect::Complete(completion) => {
-                    completion.result.unwrap();
-                    left -= 1;
-                }
-                Effect::Accepted { .. } => {}
-            }
-        }
+        left -= carry_out(&mut agenda, effects);
     }
 }
 

@@ -105,6 +105,17 @@ impl Sizes {
             Self::Split(parts) => parts.iter().map(|(blocks, _)| *blocks).max().unwrap_or(1),
         }
     }
+
+    /// Whether all sizes are multiples of `unit` sectors.
+    pub fn are_multiples_of(&self, unit: u64) -> bool {
+        let is_multiple = |blocks: u32| u64::from(blocks).is_multiple_of(unit);
+        match self {
+            Self::Fixed(blocks) => is_multiple(*blocks),
+            // The sizes of a range are multiples of its smallest one.
+            Self::Range { min, .. } => is_multiple(*min),
+            Self::Split(parts) => parts.iter().all(|(blocks, _)| is_multiple(*blocks)),
+        }
+    }
 }
 
 /// The probability distribution of the addresses of a region.
