@@ -59,6 +59,9 @@ prepare() {
 
 # Each insert is acknowledged by a line on the host's disk; four threads of sysbench work beside it.
 begin() {
+    # A table space that grew since the last checkpoint is opened by MariaDB's recovery without asking for atomic writes
+    # (seen with 10.11.19): until the server starts anew its pages go through the doublewrite buffer.
+    [ -z "${ATOMIC:-}" ] || stop
     [ -n "$DAEMON" ] || server
     load --threads=4 --time=60 --report-interval=0 run > "$WORK/sysbench.log" 2>&1 &
     SYSBENCH=$!

@@ -179,8 +179,10 @@ impl PageFtl {
             cx.front.commands.get_mut(at).next += 1;
         }
         if !complete && self.buffer.used() == self.orders.stuck() {
-            // Nothing will ever leave the buffer: all of its versions are stuck.
-            cx.front.commands.get_mut(at).error = Some(DeviceError::ReadOnly);
+            // Nothing will ever leave the buffer: all of its versions are stuck. Units before this one are accepted.
+            let next = span.first + cx.front.commands.get(at).next;
+            let fault = DeviceError::WriteFault { at: Address::Lba(cx.lba(Lpn(next)).max(lba)) };
+            cx.front.commands.get_mut(at).error = Some(fault);
             cx.part_done(at);
             return true;
         }

@@ -55,7 +55,8 @@ pub(crate) struct Slot {
     pub(crate) member: Option<(StreamId, u32)>,
     /// Whether it is orderless and stands for a member that it replaced (contract §6.10).
     pub(crate) orderless: bool,
-    /// Whether it never becomes stable, because an earlier member of its stream was lost.
+    /// Whether it never leaves the buffer: an earlier member of its stream was lost, or its plane has no room and a capacitor
+    /// protects it.
     pub(crate) stuck: bool,
     /// Head of its chain in the index of tags.
     tags: u32,

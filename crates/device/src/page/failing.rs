@@ -2,7 +2,8 @@
 //!
 //! Invariants: the units of a page whose program failed are written elsewhere; a block that failed takes no more pages and is
 //! emptied and retired; a version that cannot be written any more fails each command that waits for it, and each later command that
-//! asks for it.
+//! asks for it. Where a capacitor protects the buffer, which has made it durable already, it stays there instead: it can be read, and
+//! each power cut saves it again.
 
 use super::buffer::Superseded;
 use super::ftl::{Cx, PageFtl};
@@ -43,7 +44,7 @@ impl PageFtl {
         }
     }
 
-    /// Gives up host data of a plane that has no block left to write to.
+    /// Gives up host data of a plane that has no block left to write to, or leaves them in a protected buffer for good.
     pub(super) fn fail_page(&mut self, cx: &mut Cx, page: u32) {
         let plane = self.space.pages[page as usize].plane;
         if *self.space.filling(plane) == Some(page) {
@@ -55,6 +56,13 @@ impl PageFtl {
             let version = self.buffer.slot(unit.slot);
             let (under, lost) = (version.under, version.superseded == Superseded::No);
             let (member, hidden) = (version.member, version.superseded == Superseded::Hidden);
+            if lost && cx.is_protected() {
+                self.stick(unit.slot);
+                if let Some(member) = member {
+                    self.fail_stream(cx, member);
+                }
+                continue;
+            }
             let word = self.buffer.word(unit.slot);
             if lost {
                 self.replace_word(unit.lpn, word, under);

@@ -518,6 +518,11 @@ impl PageFtl {
         self.orders.stuck -= u32::from(std::mem::take(&mut self.buffer.slot_mut(slot).stuck));
     }
 
+    /// The version in a slot will never leave the buffer.
+    pub(super) fn stick(&mut self, slot: u32) {
+        self.orders.stuck += u32::from(!std::mem::replace(&mut self.buffer.slot_mut(slot).stuck, true));
+    }
+
     /// A member was lost: no version of a later epoch of its stream ever becomes stable, and commands that wait for one fail.
     pub(super) fn fail_stream(&mut self, cx: &mut Cx, (id, epoch): (StreamId, u32)) {
         let Some(stream) = self.orders.streams.get_mut(&id) else { return };
@@ -538,8 +543,7 @@ impl PageFtl {
                 continue;
             }
             self.stop_waiting(cx, slot, Some(DeviceError::StreamFailed(id)));
-            self.buffer.slot_mut(slot).stuck = true;
-            self.orders.stuck += 1;
+            self.stick(slot);
         }
     }
 }

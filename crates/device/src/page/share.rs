@@ -138,8 +138,10 @@ impl PageFtl {
                 Place::Nowhere => return Step::Refused(DeviceError::SourceUnmapped { lba: cx.lba(src) }),
                 Place::Slot(slot) => {
                     let version = self.buffer.slot(slot);
-                    if let Some((stream, _)) = version.member.filter(|_| version.stuck) {
-                        return Step::Refused(DeviceError::StreamFailed(stream));
+                    if version.stuck {
+                        let at = Address::Lba(cx.lba(src));
+                        let stream = version.member.map(|(stream, _)| DeviceError::StreamFailed(stream));
+                        return Step::Refused(stream.unwrap_or(DeviceError::WriteFault { at }));
                     }
                     slots.push(slot);
                 }
