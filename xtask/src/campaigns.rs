@@ -51,7 +51,16 @@ pub(crate) const SQLITE_CUTS: [&str; 5] = [
 
 /// CI's power cuts of devices, after shorter ones. A violation is not minimised.
 pub(crate) fn device_cuts() -> Vec<String> {
-    let table = [1, 4, CRASH_WORLDS].map(|worlds| format!("crash --quiet --no-minimise --worlds {worlds}"));
+    let table = worlds("");
     let drawn = format!("crash --quiet --no-minimise --drawn {CRASH_DRAWN} --worlds 1");
     table.into_iter().chain([drawn]).collect()
+}
+
+/// CI's power cuts of devices with segments, after shorter ones.
+pub(crate) fn segment_cuts() -> Vec<String> {
+    worlds(" --device tiny-d5*").to_vec()
+}
+
+fn worlds(which: &str) -> [String; 3] {
+    [1, 4, CRASH_WORLDS].map(|worlds| format!("crash --quiet --no-minimise --worlds {worlds}{which}"))
 }

@@ -26,7 +26,7 @@ use std::time::Duration;
 use survivors::Reason;
 
 /// Default number of mutants.
-const COUNT: usize = 70;
+const COUNT: usize = 80;
 
 /// Options of a run.
 #[derive(Clone, Debug, Default)]

@@ -47,7 +47,7 @@ recovered and checked against the contract. A violation is minimised and drawn, 
 pub(crate) struct CrashArgs {
     #[command(subcommand)]
     pub(crate) command: Option<CrashCommand>,
-    /// A tiny device, as in tiny-d1; may be given several times [default: all]
+    /// A tiny device, as in tiny-d1, or all whose names begin alike, as in 'tiny-d4*'; may be given several times [default: all]
     #[arg(long, short, value_name = "NAME")]
     pub(crate) device: Vec<String>,
     /// So many devices whose features are drawn by the seed; the first of seed 7 is called tiny-drawn-7 [default: 0]
@@ -108,13 +108,22 @@ pub(crate) fn command(args: &CrashArgs, cancel: &AtomicBool) -> Outcome {
     if args.mutants { mutants(args, &config, cancel) } else { campaign(args, &config, cancel) }
 }
 
+/// The tiny devices that a name or `tiny-d4*` stands for; the name itself if there are none.
+fn devices_named(name: &str) -> Vec<String> {
+    let start = name.strip_suffix('*');
+    let all = all_names().filter(|device| start.is_some_and(|start| device.starts_with(start)));
+    let all: Vec<String> = all.map(String::from).collect();
+    if all.is_empty() { vec![name.into()] } else { all }
+}
+
 fn config(args: &CrashArgs) -> Outcome<CrashConfig> {
-    if let Some(name) = args.device.iter().find(|name| tiny(name).is_none()) {
+    let named: Vec<String> = args.device.iter().flat_map(|name| devices_named(name)).collect();
+    if let Some(name) = named.iter().find(|name| tiny(name).is_none()) {
         let hint =
             nearest(name, all_names()).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
         let known: Vec<_> = all_names().collect();
         return Err(Failure::Usage(format!(
-            "--device cannot be `{name}`: expected one of {} or tiny-drawn-N{hint}",
+            "--device cannot be `{name}`: expected one of {}, tiny-drawn-N, or how some begin, as in `tiny-d4*`{hint}",
             known.join(", ")
         )));
     }
@@ -132,7 +141,7 @@ fn config(args: &CrashArgs) -> Outcome<CrashConfig> {
     });
     let drawn = (0..args.drawn).map(|number| drawn_name(args.seed.wrapping_add(number)));
     let config = CrashConfig {
-        devices: args.device.iter().cloned().chain(drawn).collect(),
+        devices: named.into_iter().chain(drawn).collect(),
         seed: args.seed,
         states: match (args.states, args.worlds) {
             (None, None) if args.mutants || args.planted.is_some() => Some(MUTANT_STATES),

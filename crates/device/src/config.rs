@@ -166,6 +166,9 @@ pub struct TimingConfig {
     /// Additional bus time for each further plane of a multi-plane read, program, erase.
     #[serde(default)]
     pub command_next_plane: [Duration; 3],
+    /// Who gets a free channel if both data and commands wait for it.
+    #[serde(default)]
+    pub bus_order: BusOrder,
     /// Whether planes of one die may work on the same page offset at once.
     #[serde(default = "yes")]
     pub multi_plane: bool,
@@ -179,6 +182,17 @@ pub struct TimingConfig {
 
 fn yes() -> bool {
     true
+}
+
+/// What goes first on a channel for which both wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BusOrder {
+    /// Data that were read, as in MQSim. The dies of a channel then tend to read in step: none begins anew before all have sent.
+    #[default]
+    DataFirst,
+    /// Commands: a die reads while others send, so a channel whose dies read enough is always in use.
+    CommandsFirst,
 }
 
 /// Program and erase suspend.

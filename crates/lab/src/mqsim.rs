@@ -12,7 +12,7 @@
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Bytes, Duration, LinkConfig};
 use flashweir_device::config::{
-    Allocation, AppendConfig, BufferConfig, BufferMode, Cell, DeviceConfig, Eviction, FaultConfig,
+    Allocation, AppendConfig, BufferConfig, BufferMode, BusOrder, Cell, DeviceConfig, Eviction, FaultConfig,
     FirmwareKind, FtlConfig, GcConfig, GeometryConfig, Metadata, PageTimes, RangeFlushSupport, TimingConfig,
     WearConfig,
 };
@@ -240,6 +240,7 @@ fn timing(device: &mut Keys<'_>, flash: &mut Keys<'_>) -> Result<TimingConfig, S
         bus_bytes_per_s: (1_000_000_000 * u64::from(width)).div_ceil(ns_per_beat),
         command: [ns(290), ns(361), ns(220)],
         command_next_plane: [ns(650), ns(816), ns(700)],
+        bus_order: BusOrder::DataFirst,
         multi_plane: true,
         die_interleaving: false,
         suspend: None,

@@ -49,7 +49,7 @@ impl Suite {
     }
 }
 
-pub(crate) const LAYERS: [Layer; 7] = [
+pub(crate) const LAYERS: [Layer; 8] = [
     Layer {
         name: "device",
         files: &[
@@ -213,6 +213,29 @@ pub(crate) const LAYERS: [Layer; 7] = [
         ],
         tests: &[tests("flashweir-sqlite", "lib", ""), tests("flashweir-sqlite", "it", "")],
         cuts: || campaigns::SQLITE_CUTS.map(|what| format!("crash sqlite --quiet {what}")).to_vec(),
+    },
+    Layer {
+        name: "segments",
+        files: &[
+            "crates/device/src/segment/accept.rs",
+            "crates/device/src/segment/check.rs",
+            "crates/device/src/segment/firmware.rs",
+            "crates/device/src/segment/log.rs",
+            "crates/device/src/segment/log_queue.rs",
+            "crates/device/src/segment/moves.rs",
+            "crates/device/src/segment/moving.rs",
+            "crates/device/src/segment/order.rs",
+            "crates/device/src/segment/program.rs",
+            "crates/device/src/segment/read.rs",
+            "crates/device/src/segment/recover.rs",
+            "crates/device/src/segment/table.rs",
+        ],
+        tests: &[
+            tests("flashweir-device", "it", "append"),
+            tests("flashweir-crash", "it", "append"),
+            tests("flashweir-device", "it", GOLDEN),
+        ],
+        cuts: campaigns::segment_cuts,
     },
 ];
 

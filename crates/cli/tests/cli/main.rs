@@ -295,7 +295,7 @@ const BAD: [(&str, &str); 232] = [
     ("fsck job.fio", "job.fio: not an F2FS volume: the disk has 0 blocks of 4096 bytes; nor an ext4 volume: the disk has 0 bytes"),
     ("fsck zeros.img", "zeros.img: not an F2FS volume: the superblock begins with 0x00000000, expected 0xf2f52010; nor an ext4 volume: the magic number of the superblock is 0x0000, expected 0xef53"),
     ("volume chek none", "unknown command `chek`; did you mean `check`?"),
-    ("crash --device tiny", "--device cannot be `tiny`: expected one of <tiny> or tiny-drawn-N"),
+    ("crash --device tiny", "--device cannot be `tiny`: expected one of <tiny>, tiny-drawn-N, or how some begin, as in `tiny-d4*`"),
     ("crash --planted early-flsh", "--planted cannot be `early-flsh`: expected one of <bugs>; did you mean `early-flush`?"),
     ("crash --replay v0-abc1234:tiny-d1/17/2/all/c1/-/-", "--replay: the line is of model 0 (commit abc1234), and this program has model 1: what happens differs, so replay it with that commit"),
     ("crash --replay nonsense", "--replay: `nonsense`: expected device/seed/boot/ops/cCUT/torn/nested[/bug]"),

@@ -4,7 +4,7 @@
 
 use flashweir_core::{Bytes, Duration, LinkConfig};
 use flashweir_device::config::{
-    Allocation, AppendConfig, BufferConfig, BufferMode, Cell, DemandConfig, Eviction, FaultConfig,
+    Allocation, AppendConfig, BufferConfig, BufferMode, BusOrder, Cell, DemandConfig, Eviction, FaultConfig,
     FirmwareKind, FtlConfig, GcConfig, GeometryConfig, Metadata, Miss, OrderConfig, PageTimes, PersistPolicy,
     RangeFlushSupport, ShareConfig, SuspendConfig, TimingConfig, Translation, WearConfig,
 };
@@ -167,6 +167,7 @@ impl Shape {
                 bus_bytes_per_s: 100_000_000,
                 command: [Duration::from_nanos(300); 3],
                 command_next_plane: [Duration::from_nanos(300); 3],
+                bus_order: BusOrder::default(),
                 multi_plane: true,
                 die_interleaving: true,
                 suspend: (self.cell == Cell::Mlc).then_some(SuspendConfig {

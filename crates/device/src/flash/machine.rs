@@ -4,8 +4,8 @@
 //! decides when each begins and ends, and reports its end; the effect on the medium is the caller's business.
 //!
 //! A read holds the bus for its command, then the array, then waits for the bus again and moves its data. A program holds the bus
-//! for command and data, then the array. Data that wait for the bus go before new commands. Programs are bound to a page only when
-//! they begin, so pages are programmed in order.
+//! for command and data, then the array. Data that wait for the bus go before new commands, or behind them, as the configuration
+//! says. Programs are bound to a page only when they begin, so pages are programmed in order.
 //!
 //! Invariants: a station works on one command at a time, a channel moves one transfer at a time; every operation that was pushed
 //! finishes exactly once; a die serves the queued reads of a block before it erases the block, so an address that a queued read
@@ -13,7 +13,7 @@
 
 use super::op::{Class, Frontier, Interrupted, Op, OpId, OpKind};
 use super::trace::{Traced, Tracer};
-use crate::config::{PageTimes, SuspendConfig, TimingConfig};
+use crate::config::{BusOrder, PageTimes, SuspendConfig, TimingConfig};
 use crate::geometry::{ChannelId, Geometry, PageAddr, StationId};
 use crate::metrics::NandMetrics;
 use flashweir_core::{Divisor, Duration, IndexVec, Instant};
@@ -154,6 +154,7 @@ pub(crate) struct Machine<J> {
     bus_bytes_per_s: u64,
     command: [Duration; 3],
     command_next_plane: [Duration; 3],
+    commands_first: bool,
     read: PageTimes,
     program: PageTimes,
     erase: Duration,
@@ -215,6 +216,7 @@ impl<J: Copy> Machine<J> {
             bus_bytes_per_s: timing.bus_bytes_per_s,
             command: timing.command,
             command_next_plane: timing.command_next_plane,
+            commands_first: timing.bus_order == BusOrder::CommandsFirst,
             read: timing.read.clone(),
             program: timing.program.clone(),
             erase: timing.erase,
@@ -542,7 +544,8 @@ impl<J: Copy> Machine<J> {
             if channel.transfer.is_some() {
                 return;
             }
-            if let Some(op) = channel.outputs.pop_front() {
+            let command_goes = self.commands_first && channel.ready != 0;
+            if !command_goes && let Some(op) = channel.outputs.pop_front() {
                 let bytes = u64::from(self.op(op).bytes);
                 let time = self.transfer_time(bytes);
                 let station = self.station_of(self.op(op).plane);

@@ -458,7 +458,7 @@ fn random_commands_are_answered_once_and_leave_a_sound_device() {
 /// The behaviour of the firmware, from answers and instants to the medium. A change that is meant to alter it records anew with
 /// `FLASHWEIR_GOLDEN=record`.
 #[test]
-fn golden_runs_of_segments_are_as_recorded() {
+fn golden_records_of_segments() {
     const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/segments.txt");
     let line = |number: u64| {
         let mut host = variant(number);

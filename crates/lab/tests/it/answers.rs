@@ -3,7 +3,7 @@
 use crate::support::{device, filled, run_fio};
 use flashweir_core::Duration;
 use flashweir_device::DeviceConfig;
-use flashweir_device::config::BufferMode;
+use flashweir_device::config::{BufferMode, BusOrder};
 use flashweir_device::presets::preset;
 use flashweir_lab::mqsim::{Caching, import_device, import_device_with, import_workload, is_preconditioned};
 use flashweir_sim::measure::{JobResult, KindResult};
@@ -119,6 +119,25 @@ fn depth_1_is_the_closed_form_in_three_geometries() {
         close(&format!("{name} read ns"), only(&run.jobs[0], Kind::Read).clat.summary.mean_ns, read, 0.01);
         let (run, _) = run_fio(device(&config, 1), 1, &job("randwrite"));
         close(&format!("{name} write ns"), only(&run.jobs[0], Kind::Write).clat.summary.mean_ns, write, 0.01);
+    }
+}
+
+/// Reads in order, deep enough for all dies: if data go first, the four dies of a channel read in step, and a round takes the array
+/// and four transfers. If commands go first, a round takes the longer of four transfers, and the array and one.
+#[test]
+fn the_order_on_the_bus_decides_how_fast_deep_reads_are() {
+    for (order, transfers, array) in [(BusOrder::DataFirst, 4, 1), (BusOrder::CommandsFirst, 4, 0)] {
+        let mut config = preset("amf-page").unwrap();
+        config.timing.bus_order = order;
+        let unit = config.geometry.unit_bytes.0;
+        let transfer = Duration::of_transfer(unit, config.timing.bus_bytes_per_s).as_nanos();
+        let round = transfers * transfer + array * config.timing.read.of(0).as_nanos();
+        assert!(round > transfer + config.timing.read.of(0).as_nanos() - 2_000, "the bus limits");
+        let dies = f64::from(config.geometry.channels * config.geometry.chips_per_channel);
+        let job = "[j]\nrw=read\nbs=4k\niodepth=128\nsize=10%\nruntime=1\ntime_based\n";
+        let (run, _) = run_fio(filled(&config, 1, 0.1), 1, job);
+        let job = &run.jobs[0];
+        close(&format!("{order:?} IOPS"), job.iops(only(job, Kind::Read)), dies * 1e9 / round as f64, 0.02);
     }
 }
 

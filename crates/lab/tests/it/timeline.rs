@@ -2,7 +2,7 @@
 
 use crate::support::{device, filled};
 use flashweir_core::{Bytes, Data, Duration, Instant, Lba, Op, RandomStream};
-use flashweir_device::config::{Allocation, BufferMode, Cell, Metadata, PageTimes, SuspendConfig};
+use flashweir_device::config::{Allocation, BufferMode, BusOrder, Cell, Metadata, PageTimes, SuspendConfig};
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceConfig};
 use flashweir_sim::live::Live;
@@ -98,6 +98,7 @@ fn any_device(random: &mut RandomStream) -> DeviceConfig {
             t.read = PageTimes::Each(vec![us(40), us(60), us(80)]);
             t.program = PageTimes::Each(vec![us(200), us(500), us(900)]);
         }
+        t.bus_order = [BusOrder::DataFirst, BusOrder::CommandsFirst][random.below(2) as usize];
         t.multi_plane = random.chance(0.7);
         t.die_interleaving = random.chance(0.7);
         t.suspend = random.chance(0.5).then(|| SuspendConfig {

@@ -5,7 +5,7 @@
 //! pushed. A power cut at any instant finds exactly the programs and erases that are in the cells.
 
 use super::*;
-use crate::config::{Cell, DeviceConfig, GeometryConfig};
+use crate::config::{BusOrder, Cell, DeviceConfig, GeometryConfig};
 use crate::flash::op::{Purpose, UNBOUND};
 use crate::presets::preset;
 use flashweir_core::{Agenda, Bytes, RandomStream};
@@ -310,6 +310,7 @@ fn config(r: &mut RandomStream) -> DeviceConfig {
     timing.cell = Cell::Mlc;
     timing.erase = us(r, 3_000);
     timing.command = [us(r, 3); 3];
+    timing.bus_order = [BusOrder::DataFirst, BusOrder::CommandsFirst][r.below(2) as usize];
     timing.multi_plane = r.below(3) > 0;
     timing.die_interleaving = r.below(2) == 0;
     timing.suspend = (r.below(3) > 0).then(|| SuspendConfig {
