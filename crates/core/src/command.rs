@@ -33,6 +33,16 @@ pub struct CommandId(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u64);
 
+/// The placement handle of a write: data of one handle share erase blocks with no other data of hosts (commands §4.14). 0 is the
+/// default, and the only one of a device without placement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Handle(pub u8);
+
+impl Handle {
+    /// Most handles of a device.
+    pub const COUNT_MAX: u8 = 32;
+}
+
 /// How an ordered command relates to its stream's open epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
@@ -69,6 +79,8 @@ pub struct Command {
     pub epoch: Option<EpochStamp>,
     /// Owners of a write.
     pub tags: [Tag; 2],
+    /// Placement of a write.
+    pub handle: Handle,
     /// Force unit access: the command completes only when its data is durable.
     pub fua: bool,
     /// Operation and its arguments.
@@ -480,6 +492,7 @@ impl Command {
             order: None,
             epoch: None,
             tags: [Tag(0); 2],
+            handle: Handle(0),
             fua: false,
             op,
         }

@@ -21,7 +21,7 @@ use shape::{Layer, PLAIN, Shape};
 
 /// The kinds alternate, so that the first few worlds of a campaign cover all kinds.
 #[rustfmt::skip]
-const SHAPES: [Shape; 60] = [
+const SHAPES: [Shape; 63] = [
     PLAIN,
     Shape { name: "tiny-d0", mode: BufferMode::WriteThrough, ..PLAIN },
     Shape { name: "tiny-d2", mode: BufferMode::PowerLossProtected, high_water: 0.9, buffer_units: 12, ..PLAIN },
@@ -54,6 +54,11 @@ const SHAPES: [Shape; 60] = [
     // Slow programs and erase blocks of few pages: recovery moves survivors while the capacitor's save waits.
     Shape { name: "tiny-d2-slow", mode: BufferMode::PowerLossProtected, units_per_page: 1, pages_per_block: 6, parallel: [1, 1, 1],
         blocks_per_plane: 12, buffer_units: 12, hot_cold: false, eager_blocks: 2, program_us: 600, ..PLAIN },
+    // Writes with placement handles, each with a block of its own in each plane.
+    Shape { name: "tiny-d1-placed", handles: 3, blocks_per_plane: 20, ..PLAIN },
+    Shape { name: "tiny-d1-placed-dynamic", handles: 3, allocation: Allocation::Dynamic, cell: Cell::Mlc, parallel: [1, 1, 2],
+        blocks_per_plane: 20, buffer_units: 16, range_flush: RangeFlushSupport::Selective, ..PLAIN },
+    Shape { name: "tiny-d2-placed", mode: BufferMode::PowerLossProtected, handles: 4, buffer_units: 12, blocks_per_plane: 22, ..PLAIN },
     Shape { name: "tiny-d2-range", mode: BufferMode::PowerLossProtected, buffer_units: 12, ..RANGE },
     ORDERED,
     Shape { name: "tiny-d3-write-back", order: PersistPolicy::InOrderWriteBack, blocks_per_plane: 14, eager_blocks: 1, ..ORDERED },

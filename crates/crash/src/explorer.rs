@@ -14,8 +14,8 @@ use super::devices::{Habit, habit, layer};
 use super::sim::{Misbehaviour, Sim};
 use super::token::{Chosen, NestedCut, Token};
 use super::workload::{
-    History, exercise, history, with_a_silent_stream, with_range_flushes, with_runs, with_shares,
-    with_streams, with_wide_range_flushes,
+    History, exercise, history, with_a_silent_stream, with_handles, with_range_flushes, with_runs,
+    with_shares, with_streams, with_wide_range_flushes,
 };
 use flashweir_contract::{
     Content, DeviceKind, LogPos, Observed, Oracle, Policy, RangeFlushed, Verdict, Violation,
@@ -273,6 +273,10 @@ pub fn boot_history(spec: &WorldSpec, boot: u32) -> History {
     let history = match spec.config.ftl.share.pages {
         0 => history,
         _ => with_shares(history, &geometry, spec.seed, boot),
+    };
+    let history = match spec.config.ftl.placement.handles {
+        1 => history,
+        handles => with_handles(history, handles, spec.seed, boot),
     };
     let name = &spec.config.name;
     let history = match habit(name) {

@@ -212,6 +212,7 @@ impl Driver {
                 tags: [0; 2],
                 order: None,
                 more: Operands::default(),
+                handle: 0,
             };
             let number = self.sim.submit_next(op);
             assert!(self.sim.wait_for(number), "a deallocation never completes");
@@ -245,6 +246,7 @@ impl Target for Driver {
             tags: [request.tag.0, 0],
             order: request.order.filter(|_| self.ordered),
             more: Operands::default(),
+            handle: 0,
         };
         if matches!(verb, Verb::Trim | Verb::Zeroes) {
             self.trim_elsewhere(self.prelude);

@@ -3,7 +3,7 @@
 //!
 //! Invariant: a history depends only on seed, boot and device, and a sublist of it is a history.
 
-use flashweir_core::command::{RangeFlush, SharePair, StreamId, Tag};
+use flashweir_core::command::{Handle, RangeFlush, SharePair, StreamId, Tag};
 use flashweir_core::random::RandomStream;
 use flashweir_core::{Command, Data, Lba, Op, Order};
 use flashweir_device::Geometry;
@@ -50,6 +50,8 @@ pub struct HostOp {
     pub order: Option<(StreamId, Order)>,
     /// Further operands of a range flush or a SHARE.
     pub more: Operands,
+    /// Placement handle of a write.
+    pub handle: u8,
 }
 
 /// What a range flush selects beyond the first range and the first two tags, and the pairs of a SHARE; 0 stands for none.
@@ -96,6 +98,9 @@ impl HostOp {
         };
         let mut command = Command::new(id, op);
         command.fua = self.fua;
+        if self.verb == Verb::Write {
+            command.handle = Handle(self.handle);
+        }
         (command.stream, command.order) = self.order.unzip();
         if self.verb != Verb::RangeFlush {
             command.tags = self.tags.map(Tag);
@@ -159,6 +164,7 @@ pub fn history(geometry: &Geometry, seed: u64, boot: u32, ops: usize) -> History
             tags: [0; 2],
             order: None,
             more: Operands::default(),
+            handle: 0,
         }
     });
     History { ops: ops.collect(), depth }
@@ -215,6 +221,15 @@ pub fn with_streams(mut history: History, seed: u64, boot: u32) -> History {
             }
             _ => {}
         }
+    }
+    history
+}
+
+/// Adapts a history to a device with placement: most writes say where they belong.
+pub fn with_handles(mut history: History, handles: u8, seed: u64, boot: u32) -> History {
+    let mut random = RandomStream::new(seed, &format!("crash-handles-{boot}"));
+    for op in &mut history.ops {
+        op.handle = random.below(handles.into()) as u8;
     }
     history
 }
@@ -357,6 +372,7 @@ pub fn exercise(geometry: &Geometry, seed: u64) -> History {
                 tags: [0; 2],
                 order: None,
                 more: Operands::default(),
+                handle: 0,
             }
         })
         .collect();
@@ -370,6 +386,7 @@ pub fn exercise(geometry: &Geometry, seed: u64) -> History {
         tags: [0; 2],
         order: None,
         more: Operands::default(),
+        handle: 0,
     };
     ops.push(flush);
     for number in 0..units / 2 {
@@ -384,6 +401,7 @@ pub fn exercise(geometry: &Geometry, seed: u64) -> History {
             tags: [0; 2],
             order: None,
             more: Operands::default(),
+            handle: 0,
         });
     }
     ops.push(flush);

@@ -306,6 +306,36 @@ pub struct FtlConfig {
     /// SHARE.
     #[serde(skip_serializing_if = "ShareConfig::is_default")]
     pub share: ShareConfig,
+    /// Placement by hosts (NVMe FDP).
+    #[serde(skip_serializing_if = "PlacementConfig::is_default")]
+    pub placement: PlacementConfig,
+}
+
+/// Placement handles, by which hosts say which data belong together (commands §4.14).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PlacementConfig {
+    /// Number of handles, each with a write frontier of its own in each plane; 1 is a device without placement.
+    pub handles: u8,
+}
+
+impl Default for PlacementConfig {
+    fn default() -> Self {
+        Self { handles: 1 }
+    }
+}
+
+impl PlacementConfig {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl FtlConfig {
+    /// Blocks of a plane that may be open at a time: one of each handle, and one of GC if it has a frontier of its own.
+    pub(crate) fn open_blocks(&self) -> u32 {
+        u32::from(self.placement.handles) + u32::from(self.gc.hot_cold)
+    }
 }
 
 /// Most owners of all virtual pages together, for each virtual page that the table can hold (share §3.9).
@@ -351,6 +381,7 @@ impl Default for FtlConfig {
             wear: WearConfig::default(),
             metadata: Metadata::Log,
             share: ShareConfig::default(),
+            placement: PlacementConfig::default(),
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::flash::plan::Step;
 use crate::flash::trace::Record;
 use crate::flash::{Interrupted, Media, Overflow, Owner, RecoveryReport, StoreError, Torn};
 use crate::geometry::Geometry;
-use crate::metrics::{DeviceMetrics, NandMetrics};
+use crate::metrics::{DeviceMetrics, HandleCounts, NandMetrics};
 use crate::open::OpenChannel;
 use crate::page::PageFtl;
 use crate::segment::AppendFtl;
@@ -269,6 +269,14 @@ impl Device {
         match &self.kind {
             Kind::Append(ssd) => Some(ssd.firmware.segments.map_bytes()),
             Kind::Page(_) | Kind::Open(_) => None,
+        }
+    }
+
+    /// Counters of the placement handles, by number; none without placement.
+    pub fn handle_counts(&self) -> &[HandleCounts] {
+        match &self.kind {
+            Kind::Page(ssd) => ssd.firmware.handle_counts(),
+            Kind::Append(_) | Kind::Open(_) => &[],
         }
     }
 

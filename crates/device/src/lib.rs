@@ -35,6 +35,6 @@ pub use fastforward::FastForward;
 pub use firmware::DeviceOptions;
 pub use flash::{Media, RecoveryReport, Torn, UNREADABLE, trace};
 pub use geometry::Geometry;
-pub use metrics::{DeviceMetrics, NandMetrics};
+pub use metrics::{DeviceMetrics, HandleCounts, NandMetrics};
 pub use planted::PlantedBug;
 pub use recovery::Recovery;

@@ -108,6 +108,15 @@ flashweir_core::metrics! {
     }
 }
 
+/// Counters of one placement handle since the device was made or recovered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HandleCounts {
+    /// Mapping units of the host that were programmed in its blocks.
+    pub units_written: u64,
+    /// Mapping units that GC moved out of its blocks, to blocks of GC.
+    pub units_moved: u64,
+}
+
 flashweir_core::metrics! {
     /// Counters of the NAND machine of one device since it was made.
     pub struct NandMetrics {

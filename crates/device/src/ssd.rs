@@ -185,7 +185,7 @@ impl<F: Firmware> Ssd<F> {
         if self.cx.trace().is_on() {
             let (placer, flash) = (self.firmware.placer(), &mut self.cx.flash);
             let pool = &flash.blocks;
-            flash.machine.trace.look_for_room(|plane| placer.offer(pool, plane, Frontier::User).is_some());
+            flash.machine.trace.look_for_room(|plane| placer.offer(pool, plane, Frontier::USER).is_some());
         }
     }
 }

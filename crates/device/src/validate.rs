@@ -5,6 +5,7 @@ use crate::config::{
     PersistPolicy, Translation,
 };
 use crate::geometry::Geometry;
+use flashweir_core::command::Handle;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_ftl::map_log::recent_records_max;
 use flashweir_ftl::map_page;
@@ -318,6 +319,19 @@ impl DeviceConfig {
         within("ftl.share.batch", share.batch, 1, u32::try_from(records).unwrap_or(u32::MAX))
     }
 
+    fn validate_placement(&self) -> Result<(), String> {
+        let handles = self.ftl.placement.handles;
+        within("ftl.placement.handles", handles.into(), 1, Handle::COUNT_MAX.into())?;
+        if handles > 1 && !self.ftl.gc.hot_cold {
+            return bad(
+                "ftl.placement.handles",
+                handles,
+                "1, or ftl.gc.hot_cold = true: GC takes no block of a handle",
+            );
+        }
+        Ok(())
+    }
+
     fn validate_space(&self) -> Result<(), String> {
         let f = &self.ftl;
         if !(0.0..=0.9).contains(&f.over_provisioning) {
@@ -325,6 +339,7 @@ impl DeviceConfig {
         }
         self.validate_translation()?;
         self.validate_share()?;
+        self.validate_placement()?;
         within("ftl.gc.choices", f.gc.choices, 1, 1024)?;
         within("ftl.gc.reserve_blocks", f.gc.reserve_blocks, 1, 1024)?;
         if f.gc.start_below_blocks <= f.gc.reserve_blocks {
@@ -353,7 +368,7 @@ impl DeviceConfig {
         };
         let share = 2.0_f64.min(f64::from(geometry.planes())) / f64::from(geometry.planes());
         let kept = kept as f64 / f64::from(geometry.units_per_block()) * share;
-        let needed = f64::from(f.gc.reserve_blocks + 2 + u32::from(f.gc.hot_cold)) + wasted + kept;
+        let needed = f64::from(f.gc.reserve_blocks + 1 + f.open_blocks()) + wasted + kept;
         let spare = geometry.spare_blocks_per_plane_min();
         if spare < needed {
             let epochs = if kept > 0.0 { " and epochs" } else { "" };

@@ -275,8 +275,9 @@ impl BlockLayer {
             other => other,
         };
         let placed = placed(&command);
-        let (ns, tags, fua) = (command.ns, command.tags, command.fua);
-        let class = placed.map(|(kind, form, _, _)| Class { kind, ns, owner, epoch, tags, fua, form });
+        let Command { ns, tags, handle, fua, .. } = command;
+        let class =
+            placed.map(|(kind, form, _, _)| Class { kind, ns, owner, epoch, tags, handle, fua, form });
         let (lba, blocks) = placed.map_or((0, 0), |(_, _, lba, blocks)| (lba, blocks));
         let mut parts = self.parts.pop().unwrap_or_default();
         parts.push(Part { token: command.id.0, seq: self.submissions, lba, blocks });

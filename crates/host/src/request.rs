@@ -3,7 +3,7 @@
 //! Invariant: the parts of a merged request are sorted by sector and leave no gap; each part is one submission and gets
 //! its own answer.
 
-use flashweir_core::command::{StreamId, Tag};
+use flashweir_core::command::{Handle, StreamId, Tag};
 use flashweir_core::{Command, Data, Done, Instant, Lba, Op, Order};
 
 /// Kind of a request that can be merged with its neighbours.
@@ -34,6 +34,7 @@ pub(crate) struct Class {
     /// Stream and epoch; `None` for an orderless request.
     pub(crate) epoch: Option<(StreamId, u64)>,
     pub(crate) tags: [Tag; 2],
+    pub(crate) handle: Handle,
     pub(crate) fua: bool,
     pub(crate) form: Form,
 }

@@ -16,6 +16,7 @@ mod tests;
 
 use crate::scenario::{Run, Scenario, Source};
 use board::{Board, Task};
+use flashweir_core::command::Handle;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Bytes, Duration};
 use flashweir_device::config::{DeviceConfig, FirmwareKind};
@@ -459,6 +460,14 @@ fn zones_of(device: &DeviceConfig) -> (u32, u64, u64) {
 fn misplaced(spec: &JobSpec, device: &DeviceConfig) -> Option<Fault> {
     let conflict = |reason: String| Some(Fault::Conflict { section: spec.name.clone(), reason });
     let is_append = device.firmware == FirmwareKind::Append;
+    let handles = if device.firmware.is_page() { device.ftl.placement.handles } else { 1 };
+    let asked = spec.placement.iter().flat_map(|placement| &placement.handles).max();
+    if let Some(Handle(most)) = asked.filter(|most| most.0 >= handles) {
+        return conflict(match handles {
+            1 => "`fdp=1` needs a device with `ftl.placement.handles` above 1".into(),
+            _ => format!("fdp_pli has {most}: the device has the handles 0 to {}", handles - 1),
+        });
+    }
     let rules = match (spec.zones, is_append) {
         (None, false) => return None,
         (None, true) => {

@@ -7,6 +7,7 @@
 use crate::request::{Kind, Request};
 use crate::workload::{Step, Workload};
 use crate::world::{JobSetup, World};
+use flashweir_core::command::Handle;
 use flashweir_core::random::RandomStream;
 use flashweir_core::{Duration, Instant, Lba, Lpn, Payload};
 use flashweir_device::{Device, FastForward};
@@ -176,6 +177,7 @@ impl Workload for Ageing {
                     lba: Lba(lpn.0 * u64::from(self.blocks)),
                     blocks: self.blocks,
                     fua: false,
+                    handle: Handle(0),
                     intended: now,
                     token: 0,
                 })

@@ -4,6 +4,7 @@
 //!
 //! Invariant: ranges are in sectors of 512 bytes, as in commands.
 
+use flashweir_core::command::Handle;
 use flashweir_core::{Instant, Lba};
 
 /// Kind of a request. Ranges are in sectors of 512 bytes.
@@ -32,6 +33,8 @@ pub struct Request {
     pub blocks: u32,
     /// Force unit access: complete only when durable.
     pub fua: bool,
+    /// Placement of a write.
+    pub handle: Handle,
     /// Time at which the request should have started. Latency of an open-loop workload counts from here, so that a slow
     /// device cannot hide behind the requests that it held back.
     pub intended: Instant,

@@ -18,7 +18,7 @@ use flashweir_core::command::{APPEND_NAMESPACE, Contents, Done, Payload, Segment
 use flashweir_core::random::mix;
 use flashweir_core::{Command, Data, Duration, Instant, Lba, Lpn, Op};
 use flashweir_device::config::FirmwareKind;
-use flashweir_device::{Device, DeviceMetrics, NandMetrics};
+use flashweir_device::{Device, DeviceMetrics, HandleCounts, NandMetrics};
 use flashweir_host::{BlockLayer, Chain, HostConfig};
 use std::collections::BTreeMap;
 
@@ -211,6 +211,7 @@ pub struct World {
     hash: u64,
     baseline: DeviceMetrics,
     nand_baseline: NandMetrics,
+    handles_baseline: Vec<HandleCounts>,
     sampler: Option<Box<Sampler>>,
     /// Time of the next sample.
     sample_at: Instant,
@@ -269,6 +270,7 @@ impl World {
             hash: 0,
             baseline: *device.metrics(),
             nand_baseline: *device.nand_metrics(),
+            handles_baseline: device.handle_counts().to_vec(),
             sampler: None,
             sample_at: NEVER,
             interval,
@@ -471,7 +473,7 @@ impl World {
             entry.recorder = Some(recorder);
         }
         let queue = entry.queue;
-        let Request { kind, lba, blocks, fua, intended, .. } = request;
+        let Request { kind, lba, blocks, fua, handle, intended, .. } = request;
         let op = match kind {
             Kind::Read => Op::Read { lba, blocks },
             Kind::Write => Op::Write { lba, blocks, data: self.data(request, number) },
@@ -480,7 +482,7 @@ impl World {
             Kind::Flush => Op::Flush,
         };
         let mut command = Command::new(u64::from(place), op);
-        (command.queue, command.fua) = (queue, fua);
+        (command.queue, command.fua, command.handle) = (queue, fua, handle);
         if let Some(blocks) = self.host.segment_blocks {
             command.op = on_segments(command.op, blocks);
             command.ns = APPEND_NAMESPACE;
@@ -598,6 +600,13 @@ impl World {
             result.metrics.insert("nand.host_multi_plane_share".into(), MetricValue::Ratio(share));
         }
         let count = |value| MetricValue::Count(value);
+        let handles = self.engine.device().handle_counts().iter().zip(&self.handles_baseline);
+        for (nth, (now, before)) in handles.enumerate() {
+            let mut add =
+                |what, value| result.metrics.insert(format!("device.handle_{nth}_{what}"), count(value));
+            add("units_written", now.units_written - before.units_written);
+            add("units_moved", now.units_moved - before.units_moved);
+        }
         let span = now.as_nanos().max(1) as f64;
         let share = |times: Vec<Duration>| {
             let sum: u64 = times.iter().map(|time| time.as_nanos()).sum();

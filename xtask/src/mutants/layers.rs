@@ -223,7 +223,6 @@ pub(crate) const LAYERS: [Layer; 8] = [
             "crates/device/src/segment/log.rs",
             "crates/device/src/segment/log_queue.rs",
             "crates/device/src/segment/moves.rs",
-            "crates/device/src/segment/moving.rs",
             "crates/device/src/segment/order.rs",
             "crates/device/src/segment/program.rs",
             "crates/device/src/segment/read.rs",

@@ -58,7 +58,8 @@ const ZEROS: &str = match std::str::from_utf8(&[0; 8192]) {
 };
 
 /// Files that stand in the directory of every test.
-const FILES: [(&str, &str); 26] = [
+const FILES: [(&str, &str); 27] = [
+    ("placed.fio", "[p]\nfdp=1\nfdp_pli=3\nrw=write\nbs=64k\nsize=64m\n"),
     ("zoned.fio", "[z]\nzonemode=zbd\nzonesize=16m\nrw=write\nbs=64k\nsize=64m\n"),
     ("job.fio", "[j]\nrw=randread\nbs=4k\niodepth=4\nsize=64m\nnumber_ios=2000\n"),
     ("option.fio", "[j]\nrw=randread\niodept=4\n"),
@@ -93,7 +94,7 @@ const FILES: [(&str, &str); 26] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 232] = [
+const BAD: [(&str, &str); 234] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("check", "missing: --verify <SHELL COMMAND>, <COMMAND>..."),
     ("check --verify true --", "missing: <COMMAND>..."),
@@ -325,6 +326,8 @@ const BAD: [(&str, &str); 232] = [
     ("replay good.trace --device amf", "traces write in place: expected a device with a page namespace, such as `amf-page`"),
     ("serve amf", "device 0 (amf): firmware = append: expected page: a host that writes sectors in place needs a device with a page namespace (of the card of AMF there are `amf-page` and `amf-dftl`)"),
     ("fio zoned.fio --device amf --set append.lanes=3", "device 0 (amf): append.lanes = 3: expected 0, or a part of the 32 planes into which they can be divided"),
+    ("fio placed.fio --device amf-page", "placed.fio: [p]: `fdp=1` needs a device with `ftl.placement.handles` above 1"),
+    ("fio placed.fio --device amf-page --set ftl.placement.handles=2", "placed.fio: [p]: fdp_pli has 3: the device has the handles 0 to 1"),
     ("crash --states 0", "--states cannot be `0`: expected a whole number of 1 or more"),
 ];
 

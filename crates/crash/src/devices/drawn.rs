@@ -88,6 +88,8 @@ fn shape(random: &mut RandomStream) -> Shape {
     let nvram = if share > 0 { one(random, &[0, 0, 9, 64]) } else { 0 };
     let chance =
         |random: &mut RandomStream, p, value| if random.chance(p) { value } else { Default::default() };
+    let hot_cold = random.chance(0.5);
+    let handles = one(random, &[1, 1, 1, 3]);
     Shape {
         mode,
         order,
@@ -103,7 +105,6 @@ fn shape(random: &mut RandomStream) -> Shape {
         buffer_units: one(random, &[6, 8, 12, 16, 24]),
         high_water: one(random, &[0.5, 0.9]),
         allocation: one(random, &[Allocation::Static, Allocation::Dynamic]),
-        hot_cold: random.chance(0.5),
         range_flush: if range { RangeFlushSupport::Selective } else { RangeFlushSupport::None },
         fuse_epochs: if order == PersistPolicy::Transactional { one(random, &[1, 4]) } else { 1 },
         access_us: one(random, access),
@@ -116,6 +117,8 @@ fn shape(random: &mut RandomStream) -> Shape {
             true => one(random, &[Habit::Plain, Habit::Wide, Habit::FallsSilent]),
             false => one(random, &[Habit::Plain, Habit::Wide]),
         },
+        hot_cold: hot_cold || handles > 1,
+        handles,
         ..PLAIN
     }
 }

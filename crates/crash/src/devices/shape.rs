@@ -6,7 +6,7 @@ use flashweir_core::{Bytes, Duration, LinkConfig};
 use flashweir_device::config::{
     Allocation, AppendConfig, BufferConfig, BufferMode, BusOrder, Cell, DemandConfig, Eviction, FaultConfig,
     FirmwareKind, FtlConfig, GcConfig, GeometryConfig, Metadata, Miss, OrderConfig, PageTimes, PersistPolicy,
-    RangeFlushSupport, ShareConfig, SuspendConfig, TimingConfig, Translation, WearConfig,
+    PlacementConfig, RangeFlushSupport, ShareConfig, SuspendConfig, TimingConfig, Translation, WearConfig,
 };
 use flashweir_device::{DeviceConfig, Geometry};
 
@@ -51,6 +51,8 @@ pub(super) struct Shape {
     pub(super) share: u32,
     /// Records of changes of the map that an NVRAM holds; 0 without one.
     pub(super) nvram: u32,
+    /// Placement handles.
+    pub(super) handles: u8,
 }
 
 /// Additional operations of a device's history, beyond those that its features call for.
@@ -109,6 +111,7 @@ pub(super) const PLAIN: Shape = Shape {
     spare_percent: 0,
     share: 0,
     nvram: 0,
+    handles: 1,
 };
 
 impl Shape {
@@ -195,6 +198,7 @@ impl Shape {
                 metadata: Metadata::Log,
                 demand: DemandConfig { entries, miss, ..DemandConfig::default() },
                 share: ShareConfig { pages: self.share, batch: 64, nvram_records: self.nvram },
+                placement: PlacementConfig { handles: self.handles },
                 ..FtlConfig::default()
             },
             append: AppendConfig::default(),

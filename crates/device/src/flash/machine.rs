@@ -11,7 +11,7 @@
 //! finishes exactly once; a die serves the queued reads of a block before it erases the block, so an address that a queued read
 //! holds stays readable.
 
-use super::op::{Class, Frontier, Interrupted, Op, OpId, OpKind};
+use super::op::{Class, Frontier, Interrupted, Op, OpId, OpKind, Programs};
 use super::trace::{Traced, Tracer};
 use crate::config::{BusOrder, PageTimes, SuspendConfig, TimingConfig};
 use crate::geometry::{ChannelId, Geometry, PageAddr, StationId};
@@ -115,7 +115,7 @@ struct Station {
     erases: VecDeque<OpId>,
     gc_writes: Vec<VecDeque<OpId>>,
     writes: Vec<VecDeque<OpId>>,
-    /// Number of programs in the queues of each frontier, over all planes.
+    /// Number of programs in these queues, over all planes, by [`Programs`].
     waiting: [u32; 2],
     write_turn: u32,
     /// Programs of segments, by plane, and their number.
@@ -125,6 +125,17 @@ struct Station {
     /// Whether the last program of host data was one of a segment.
     placed_last: bool,
     busy: Duration,
+}
+
+impl Station {
+    /// Queues by plane.
+    #[inline]
+    fn programs(&self, programs: Programs) -> &[VecDeque<OpId>] {
+        match programs {
+            Programs::User => &self.writes,
+            Programs::Gc => &self.gc_writes,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -254,8 +265,8 @@ impl<J: Copy> Machine<J> {
         let id = self.insert(op);
         let station = &mut self.stations[station_id];
         match class {
-            Class::GcWrite => station.waiting[Frontier::Gc as usize] += 1,
-            Class::Write => station.waiting[Frontier::User as usize] += 1,
+            Class::GcWrite => station.waiting[Programs::Gc as usize] += 1,
+            Class::Write => station.waiting[Programs::User as usize] += 1,
             Class::Placed => station.placed_waiting += 1,
             Class::Meta | Class::Read | Class::GcRead | Class::Erase => {}
         }
@@ -382,14 +393,12 @@ impl<J: Copy> Machine<J> {
             && s.placed_waiting == 0
     }
 
-    /// Whether a program of this plane waits in one of its queues.
+    /// Whether a program of this frontier waits in a queue of this plane.
     pub(crate) fn has_waiting_program(&self, plane: PlaneId, frontier: Frontier) -> bool {
-        let station = &self.stations[self.station_of(plane)];
-        let plane = self.nth_plane(plane);
-        match frontier {
-            Frontier::User => !station.writes[plane].is_empty(),
-            Frontier::Gc => !station.gc_writes[plane].is_empty(),
-        }
+        let (station, plane) = (self.station_of(plane), self.nth_plane(plane));
+        let programs = if frontier == Frontier::Gc { Programs::Gc } else { Programs::User };
+        let mut waiting = self.stations[station].programs(programs)[plane].iter();
+        waiting.any(|op| self.op(*op).frontier == Some(frontier))
     }
 
     /// Whether the station is programming or erasing, or has suspended such an operation.
@@ -690,7 +699,7 @@ impl<J: Copy> Machine<J> {
         if let Some(op) = self.stations[id].gc_reads.pop_front() {
             return Some(self.single(op));
         }
-        if let Some(batch) = self.next_programs(id, Frontier::Gc, pages) {
+        if let Some(batch) = self.next_programs(id, Programs::Gc, pages) {
             return Some(batch);
         }
         self.next_erase(id).map(|op| self.single(op))
@@ -739,7 +748,7 @@ impl<J: Copy> Machine<J> {
     }
 
     fn next_mapped(&mut self, id: StationId, pages: &mut Pages<'_, impl Placer<J>>) -> Option<Batch> {
-        if let Some(batch) = self.next_programs(id, Frontier::User, pages) {
+        if let Some(batch) = self.next_programs(id, Programs::User, pages) {
             return Some(batch);
         }
         let planes = self.planes_per_station.get() as u32;
@@ -785,7 +794,7 @@ impl<J: Copy> Machine<J> {
         let (drop, keep): (Vec<OpId>, Vec<OpId>) =
             queue.drain(..).partition(|op| are_meant(self.ops[op.0 as usize].job));
         queue.extend(keep);
-        self.stations[station].waiting[Frontier::User as usize] -= drop.len() as u32;
+        self.stations[station].waiting[Programs::User as usize] -= drop.len() as u32;
         drop.into_iter().map(|op| self.take(op)).collect()
     }
 
@@ -829,36 +838,34 @@ impl<J: Copy> Machine<J> {
     fn next_programs(
         &mut self,
         id: StationId,
-        frontier: Frontier,
+        programs: Programs,
         pages: &mut Pages<'_, impl Placer<J>>,
     ) -> Option<Batch> {
-        if self.stations[id].waiting[frontier as usize] == 0 {
+        if self.stations[id].waiting[programs as usize] == 0 {
             return None;
         }
         let planes = self.planes_per_station.get() as u32;
         let first_plane = id.0 * planes;
         let turn = self.stations[id].write_turn;
-        let waits = |machine: &Self, plane: u32| {
-            let station = &machine.stations[id];
-            let queues = if frontier == Frontier::Gc { &station.gc_writes } else { &station.writes };
-            !queues[plane as usize].is_empty()
+        let first = |machine: &Self, plane: u32| {
+            let first = machine.stations[id].programs(programs)[plane as usize].front()?;
+            machine.op(*first).frontier
         };
         let start = (turn..planes).chain(0..turn).find_map(|plane| {
-            let offset = waits(self, plane)
-                .then(|| pages.placer.offer(pages.pool, PlaneId(first_plane + plane), frontier))??;
-            Some((plane, offset))
+            let frontier = first(self, plane)?;
+            Some((plane, pages.placer.offer(pages.pool, PlaneId(first_plane + plane), frontier)?))
         });
         let (plane, offset) = start?;
         let mut batch = Batch::default();
-        self.take_program(id, plane, frontier, &mut batch, pages);
+        self.take_program(id, plane, programs, &mut batch, pages);
         if self.multi_plane {
             let per_die = self.planes_per_die.get() as u32;
             let die = plane - self.planes_per_die.div_rem_u32(plane).1;
             for other in (die..die + per_die).filter(|&other| other != plane) {
-                if waits(self, other)
-                    && pages.placer.offer(pages.pool, PlaneId(first_plane + other), frontier) == Some(offset)
-                {
-                    self.take_program(id, other, frontier, &mut batch, pages);
+                let frontier = first(self, other);
+                let offer = |frontier| pages.placer.offer(pages.pool, PlaneId(first_plane + other), frontier);
+                if frontier.and_then(offer) == Some(offset) {
+                    self.take_program(id, other, programs, &mut batch, pages);
                 }
             }
         }
@@ -870,14 +877,17 @@ impl<J: Copy> Machine<J> {
         &mut self,
         id: StationId,
         plane: u32,
-        frontier: Frontier,
+        programs: Programs,
         batch: &mut Batch,
         pages: &mut Pages<'_, impl Placer<J>>,
     ) {
         let station = &mut self.stations[id];
-        let queues = if frontier == Frontier::Gc { &mut station.gc_writes } else { &mut station.writes };
+        let queues = match programs {
+            Programs::User => &mut station.writes,
+            Programs::Gc => &mut station.gc_writes,
+        };
         let op = queues[plane as usize].pop_front().expect("the queue was seen to hold a program");
-        station.waiting[frontier as usize] -= 1;
+        station.waiting[programs as usize] -= 1;
         self.bind(op, pages);
         batch.push(op);
     }

@@ -22,7 +22,7 @@ pub use machine::NandEvent;
 pub(crate) use machine::{Machine, Placer};
 pub use media::{Media, PageState, Torn};
 pub use oob::UnitImage;
-pub use op::{Class, Frontier, Interrupted, Op, OpId, OpKind, Purpose};
+pub use op::{Class, Frontier, Interrupted, Op, OpId, OpKind, Programs, Purpose};
 pub(crate) use op::{UNBOUND, wordline_start};
 pub use plan::RecoveryReport;
 pub use store::{BlockHealth, Overflow, PageImage, SaveArea, Saved, SharedStore, Store, StoreError, Stored};

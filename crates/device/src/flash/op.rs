@@ -4,6 +4,7 @@
 
 use crate::config::Cell;
 use crate::geometry::PageAddr;
+use flashweir_core::command::Handle;
 use flashweir_ftl::{BlockId, PlaneId};
 
 /// An operation in the machine.
@@ -50,6 +51,20 @@ pub enum Class {
 /// The write frontier of a plane to which a program goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frontier {
+    /// Host data of a placement handle.
+    User(Handle),
+    /// Survivors of GC.
+    Gc,
+}
+
+impl Frontier {
+    /// Host data of the default handle.
+    pub const USER: Self = Self::User(Handle(0));
+}
+
+/// The queues of programs that get their page when they begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Programs {
     /// Host data.
     User,
     /// Survivors of GC.

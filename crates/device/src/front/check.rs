@@ -5,6 +5,7 @@
 use super::{Front, Span, range};
 use crate::config::PersistPolicy;
 use crate::geometry::Geometry;
+use flashweir_core::command::Handle;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Command, Data, DeviceError, Op, Order, command};
 
@@ -36,6 +37,19 @@ impl Front {
             return Err(DeviceError::InvalidField("a barrier of no length closes an epoch"));
         }
         Ok(())
+    }
+}
+
+/// Refuses a placement handle that the device does not have, or one of a command that places nothing.
+#[inline]
+pub(crate) fn check_handle(asked: &Command, handles: u8) -> Result<(), DeviceError> {
+    match asked.handle {
+        Handle(0) => Ok(()),
+        _ if !matches!(asked.op, Op::Write { .. }) => {
+            Err(DeviceError::InvalidField("only writes have a placement handle"))
+        }
+        Handle(handle) if handle < handles => Ok(()),
+        _ => Err(DeviceError::InvalidField("the device does not have this placement handle")),
     }
 }
 

@@ -11,7 +11,7 @@ mod check;
 mod span;
 
 pub(crate) use arrivals::Arrivals;
-pub(crate) use check::check_range;
+pub(crate) use check::{check_handle, check_range};
 pub(crate) use span::{Span, range};
 
 use crate::config::BufferConfig;

@@ -2,6 +2,7 @@
 
 use super::firmware::{Cx, OpenChannel};
 use crate::config::PersistPolicy;
+use crate::front::check_handle;
 use crate::geometry::PageAddr;
 use crate::planted::PlantedBug;
 use flashweir_core::command::{OPEN_NAMESPACE, OutOfRange, PLACES_MAX, PpaWrite};
@@ -30,6 +31,7 @@ impl OpenChannel {
             }
         }
         cx.front.check_order(command, PersistPolicy::None)?;
+        check_handle(command, 1)?;
         if command.ns != OPEN_NAMESPACE {
             return Err(DeviceError::InvalidField("the open channel, the only namespace here, is number 2"));
         }

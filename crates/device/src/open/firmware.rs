@@ -94,7 +94,7 @@ impl OpenChannel {
                 class: Class::Write,
                 plane,
                 at: UNBOUND,
-                frontier: Some(Frontier::User),
+                frontier: Some(Frontier::USER),
                 bytes: 0,
                 purpose: Purpose::HostData,
                 job: Job::Program { command, first },

@@ -18,7 +18,7 @@ use crate::front::{Arrivals, Span, range};
 use crate::planted::PlantedBug;
 use flashweir_core::command::StreamId;
 use flashweir_core::units::LBA_BYTES;
-use flashweir_core::{Address, Data, DeviceError, Lpn, Op, Payload, Ppa};
+use flashweir_core::{Address, Command, Data, DeviceError, Lpn, Op, Payload, Ppa};
 use flashweir_ftl::MapWord;
 use flashweir_ftl::map_log::Pin;
 use flashweir_ftl::recovery::{Change, TrimRecord};
@@ -232,7 +232,7 @@ impl PageFtl {
         if cx.flash.media.is_stored() && cx.is_protected() {
             cx.flash.media.note_saved(Saved::Unit(lpn, seq, payload.clone()));
         }
-        let tags = cx.front.commands.get(at).command.tags;
+        let Command { tags, handle, .. } = cx.front.commands.get(at).command;
         let stream = cx.stream_of(at);
         let mut under = self.map.get(lpn);
         match self.buffer.place(under) {
@@ -244,6 +244,7 @@ impl PageFtl {
                     self.buffer.disown(slot);
                 }
                 self.buffer.own(slot, tags);
+                self.buffer.slot_mut(slot).handle = handle;
                 return Vec::new();
             }
             Place::Unit(ppa) if cx.has_planted(PlantedBug::EarlyInvalidation) => {
@@ -253,6 +254,7 @@ impl PageFtl {
             Place::Nowhere | Place::Slot(_) | Place::Unit(_) | Place::Shared(_) => {}
         }
         let slot = self.buffer.insert(lpn, seq, payload, under);
+        self.buffer.slot_mut(slot).handle = handle;
         self.buffer.own(slot, tags);
         self.map.replace(lpn, self.buffer.word(slot));
         if let Some(stream) = stream {

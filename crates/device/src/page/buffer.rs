@@ -8,7 +8,7 @@
 
 use super::tags::{Owners, TagIndex};
 use crate::config::Eviction;
-use flashweir_core::command::{StreamId, Tag};
+use flashweir_core::command::{Handle, StreamId, Tag};
 use flashweir_core::{Lpn, Payload, Ppa};
 use flashweir_ftl::MapWord;
 
@@ -58,6 +58,8 @@ pub(crate) struct Slot {
     /// Whether it never leaves the buffer: an earlier member of its stream was lost, or its plane has no room and a capacitor
     /// protects it.
     pub(crate) stuck: bool,
+    /// Where the host wants it placed.
+    pub(crate) handle: Handle,
     /// Head of its chain in the index of tags.
     tags: u32,
     /// Head of its chain in the table of waiting range flushes.
@@ -388,6 +390,7 @@ impl Slot {
             member: None,
             orderless: false,
             stuck: false,
+            handle: Handle(0),
             tags: NONE,
             waits: NONE,
             previous: NONE,

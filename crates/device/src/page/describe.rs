@@ -35,9 +35,9 @@ impl PageFtl {
                     .of_plane(id)
                     .map(|b| cx.flash.blocks.valid(flashweir_ftl::BlockId(b)))
                     .sum::<u32>(),
-                cx.flash.machine.has_waiting_program(id, Frontier::User),
+                cx.flash.machine.has_waiting_program(id, Frontier::USER),
                 cx.flash.machine.has_waiting_program(id, Frontier::Gc),
-                self.space.offer(&cx.flash.blocks, id, Frontier::User)
+                self.space.offer(&cx.flash.blocks, id, Frontier::USER)
             );
         }
         text

@@ -40,13 +40,14 @@ impl PageFtl {
     fn join_page(&mut self, cx: &mut Cx, slot: u32, urgent: bool) {
         let version = self.buffer.slot(slot);
         let hidden = version.superseded == Superseded::Hidden;
+        let frontier = Frontier::User(version.handle);
         let unit = PageUnit { lpn: version.lpn, seq: version.seq, slot, hidden, source: Ppa(0) };
         let plane = self.plane_for(cx, unit.lpn);
-        let page = match *self.space.filling(plane) {
+        let page = match *self.space.filling(plane, frontier) {
             Some(page) => page,
             None => {
-                let page = self.space.new_page(plane, Frontier::User);
-                *self.space.filling(plane) = Some(page);
+                let page = self.space.new_page(plane, frontier);
+                *self.space.filling(plane, frontier) = Some(page);
                 page
             }
         };
@@ -60,7 +61,7 @@ impl PageFtl {
             self.space.to_release.push(page);
         }
         if is_full {
-            *self.space.filling(plane) = None;
+            *self.space.filling(plane, frontier) = None;
         }
     }
 
@@ -91,10 +92,20 @@ impl PageFtl {
         } else if cx.config.ftl.allocation == Allocation::Dynamic {
             self.space.push_shared(page);
             self.start_idle_station(cx);
+            (0..cx.geometry.planes()).map(PlaneId).for_each(|plane| self.want_block(cx, plane, page));
         } else {
+            self.want_block(cx, plane, page);
             let station = cx.flash.machine.push(self.space.op(page));
             self.promote(cx, page, plane);
             cx.start(station, &mut self.space);
+        }
+    }
+
+    /// Where there are several handles, a page may need a block although no program has ended that could have begun GC.
+    fn want_block(&mut self, cx: &Cx, plane: PlaneId, page: u32) {
+        let frontier = self.space.pages[page as usize].frontier;
+        if self.space.has_placement() && self.space.offer(&cx.flash.blocks, plane, frontier).is_none() {
+            self.work.collect(plane);
         }
     }
 
@@ -122,11 +133,12 @@ impl PageFtl {
         self.station_turn = (nth + 1) % cx.geometry.stations();
     }
 
-    /// Whether at least one plane of the station has room for host data.
+    /// Whether at least one plane of the station has room for the next page of the shared queue.
     fn has_room(&self, cx: &Cx, station: StationId) -> bool {
         let planes = cx.geometry.planes_per_station();
         let mut planes = (station.0 * planes..(station.0 + 1) * planes).map(PlaneId);
-        planes.any(|plane| self.space.offer(&cx.flash.blocks, plane, Frontier::User).is_some())
+        let frontier = self.space.next_shared();
+        planes.any(|plane| self.space.offer(&cx.flash.blocks, plane, frontier).is_some())
     }
 
     /// There is room in the buffer, at the machine or on the medium: what waits for room may proceed.

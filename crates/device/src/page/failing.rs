@@ -26,7 +26,7 @@ impl PageFtl {
         cx.flash.blocks.close(op.at.block);
         self.failing.push(op.at.block);
         // No further page of this word line will be programmed, so none can destroy its pages.
-        let stream = self.space.stream(op.frontier.unwrap_or(Frontier::User));
+        let stream = self.space.stream(op.frontier.unwrap_or(Frontier::USER));
         self.wordline_complete(cx, op.plane, stream);
         self.work.collect(op.plane);
         self.note_room(cx);
@@ -36,7 +36,7 @@ impl PageFtl {
     /// Queues a page again whose program failed.
     pub(super) fn write_again(&mut self, cx: &mut Cx, page: u32) {
         match self.space.pages[page as usize].frontier {
-            Frontier::User => {
+            Frontier::User(_) => {
                 self.space.pages[page as usize].queued = false;
                 self.release_page(cx, page);
             }
@@ -46,10 +46,7 @@ impl PageFtl {
 
     /// Gives up host data of a plane that has no block left to write to, or leaves them in a protected buffer for good.
     pub(super) fn fail_page(&mut self, cx: &mut Cx, page: u32) {
-        let plane = self.space.pages[page as usize].plane;
-        if *self.space.filling(plane) == Some(page) {
-            *self.space.filling(plane) = None;
-        }
+        self.space.close_page(page);
         let units = std::mem::take(&mut self.space.pages[page as usize].units);
         for unit in &units {
             let lba = cx.lba(unit.lpn);
@@ -98,7 +95,7 @@ impl PageFtl {
         let meta = cx.geometry.reserved_blocks_per_plane();
         let usable = cx.geometry.blocks_per_plane - cx.flash.bad_blocks_of_plane[plane.index()];
         let gc = &cx.config.ftl.gc;
-        if usable < data + meta + gc.reserve_blocks + 1 + u32::from(gc.hot_cold) {
+        if usable < data + meta + gc.reserve_blocks + cx.config.ftl.open_blocks() {
             cx.front.read_only = true;
         }
     }
@@ -163,7 +160,7 @@ impl PageFtl {
             cx.flash.machine.has_waiting_program(plane, Frontier::Gc) && no_room(Frontier::Gc);
         // A collection that waits for translation pages may make room yet.
         let may_collect = collection.victim.is_some() || self.is_map_crowded() || self.has_put_off(plane);
-        let nothing_to_collect = !may_collect && no_room(Frontier::User);
+        let nothing_to_collect = !may_collect && self.space.user_frontiers().any(no_room);
         !collection.erasing
             && (survivors_wait || nothing_to_collect)
             && !cx.flash.machine.is_programming(cx.geometry.station(plane))

@@ -45,7 +45,7 @@ impl UnitWriter {
             }
         };
         if cx.geometry.units_per_page == 1 {
-            program(ftl, cx, plane, Frontier::User, std::iter::once((lpn, None, payload)));
+            program(ftl, cx, plane, Frontier::USER, std::iter::once((lpn, None, payload)));
             return;
         }
         self.user[plane.index()].push((lpn, payload));
@@ -56,7 +56,7 @@ impl UnitWriter {
 
     fn program_waiting(&mut self, ftl: &mut PageFtl, cx: &mut Cx, plane: PlaneId) {
         let mut units = std::mem::take(&mut self.user[plane.index()]);
-        program(ftl, cx, plane, Frontier::User, units.drain(..).map(|(lpn, payload)| (lpn, None, payload)));
+        program(ftl, cx, plane, Frontier::USER, units.drain(..).map(|(lpn, payload)| (lpn, None, payload)));
         self.user[plane.index()] = units;
     }
 
@@ -70,7 +70,7 @@ impl UnitWriter {
         if cx.config.faults.paired_page_loss {
             let pages = cx.config.timing.cell.pages_per_wordline();
             for plane in (0..self.user.len() as u32).map(PlaneId) {
-                for frontier in [Frontier::User, Frontier::Gc] {
+                for frontier in ftl.space.all_frontiers() {
                     while ftl.space.next_page(plane, frontier).is_some_and(|page| page % pages != 0) {
                         program(ftl, cx, plane, frontier, std::iter::empty());
                     }
@@ -165,7 +165,7 @@ fn program(
     frontier: Frontier,
     units: impl Iterator<Item = (Lpn, Option<Ppa>, Payload)>,
 ) {
-    if frontier == Frontier::User {
+    if frontier != Frontier::Gc {
         make_room(ftl, cx, plane);
     }
     let at = ftl.space.bind(&mut cx.flash.blocks, plane, frontier);
@@ -209,7 +209,7 @@ fn program(
         cx.flash.media.append(at.block, UnitImage::pad());
     }
     match frontier {
-        Frontier::User => cx.metrics.user_units_programmed += u64::from(count),
+        Frontier::User(_) => cx.metrics.user_units_programmed += u64::from(count),
         Frontier::Gc => cx.metrics.gc_units_moved += u64::from(count),
     }
     cx.metrics.filler_units += u64::from(units_per_page - count);

@@ -11,7 +11,7 @@ use crate::config::{DeviceConfig, Miss, PersistPolicy, RangeFlushSupport};
 use crate::effect::Event;
 use crate::firmware::{DeviceOptions, Firmware, Plan};
 use crate::flash::{Media, NandEvent, SaveArea, UnitImage};
-use crate::front::{check_range, range};
+use crate::front::{check_handle, check_range, range};
 use crate::geometry::Geometry;
 use flashweir_core::command::PAGE_NAMESPACE;
 use flashweir_core::{Command, DeviceError, Lpn, Op, Payload};
@@ -62,6 +62,7 @@ impl Firmware for PageFtl {
             return Err(DeviceError::InvalidField("the page namespace, the only one here, is number 0"));
         }
         check_range(command, &cx.geometry)?;
+        check_handle(command, cx.config.ftl.placement.handles)?;
         if let Op::RFlush(flush) = &command.op {
             flush.check(cx.geometry.capacity_lbas())?;
         }

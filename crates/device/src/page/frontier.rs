@@ -8,6 +8,8 @@ use super::job::{Job, Op};
 use crate::config::{Allocation, DeviceConfig};
 use crate::flash::{Class, Frontier, OpKind, Owner, Placer, Purpose, UNBOUND};
 use crate::geometry::{Geometry, PageAddr};
+use crate::metrics::HandleCounts;
+use flashweir_core::command::Handle;
 use flashweir_core::index::Idx;
 use flashweir_core::{Lpn, Ppa};
 use flashweir_ftl::{BlockId, BlockState, Blocks, PlaneId, VictimPicker};
@@ -90,15 +92,16 @@ struct OpenBlock {
 #[derive(Clone, Debug)]
 pub(crate) struct Space {
     pub(super) victims: VictimPicker,
-    frontiers: Vec<[Option<OpenBlock>; 2]>,
+    /// By plane and stream.
+    frontiers: Vec<Option<OpenBlock>>,
     /// Number of programs of each frontier that have a page and have not ended.
-    pub(super) programming: Vec<[u32; 2]>,
+    programming: Vec<u32>,
     /// Number of the last opening of each block.
     opened: Vec<u64>,
     pub(super) openings: u64,
     pub(super) pages: Vec<PageWrite>,
     free_pages: Vec<u32>,
-    /// The page of each plane (or, under dynamic allocation, of the device) that units may still join.
+    /// The page of each handle and plane (or, under dynamic allocation, of the device) that units may still join.
     filling: Vec<Option<u32>>,
     /// First and last page of each lane of the shared queue.
     shared: [(u32, u32); 2],
@@ -113,6 +116,10 @@ pub(crate) struct Space {
     units_per_page: u32,
     unit_bytes: u32,
     hot_cold: bool,
+    handles: u8,
+    /// Counters by handle, and the handle of each block that was opened for one; both empty without placement.
+    pub(super) counts: Vec<HandleCounts>,
+    placed: Vec<Option<Handle>>,
     reserve: u32,
     dynamic_wear: bool,
     /// Planes whose host data are paced by GC, with the credit that they may write, in 1/1024 of a unit.
@@ -125,16 +132,18 @@ impl Space {
     pub(super) fn new(config: &DeviceConfig, geometry: &Geometry, seed: u64) -> Self {
         let gc = &config.ftl.gc;
         let planes = geometry.planes() as usize;
+        let handles = config.ftl.placement.handles;
         let fillings = if config.ftl.allocation == Allocation::Dynamic { 1 } else { planes };
+        let streams = planes * (usize::from(handles) + 1);
         Self {
             victims: VictimPicker::new(gc.policy, gc.choices, seed),
-            frontiers: vec![[None; 2]; planes],
-            programming: vec![[0; 2]; planes],
+            frontiers: vec![None; streams],
+            programming: vec![0; streams],
             opened: vec![0; geometry.blocks() as usize],
             openings: 0,
             pages: Vec::new(),
             free_pages: Vec::new(),
-            filling: vec![None; fillings],
+            filling: vec![None; fillings * usize::from(handles)],
             shared: [(NONE, NONE); 2],
             to_release: Vec::new(),
             queued_pages: 0,
@@ -144,6 +153,9 @@ impl Space {
             units_per_page: geometry.units_per_page,
             unit_bytes: geometry.unit_bytes as u32,
             hot_cold: gc.hot_cold,
+            handles,
+            counts: vec![HandleCounts::default(); if handles > 1 { handles.into() } else { 0 }],
+            placed: vec![None; if handles > 1 { geometry.blocks() as usize } else { 0 }],
             reserve: gc.reserve_blocks,
             dynamic_wear: config.ftl.wear.dynamic,
             pace: vec![None; planes],
@@ -151,9 +163,45 @@ impl Space {
         }
     }
 
+    /// Number of streams of a plane, each with an open block; one of them may have none.
+    #[inline]
+    pub(super) fn streams(&self) -> usize {
+        usize::from(self.handles) + 1
+    }
+
     #[inline]
     pub(super) fn stream(&self, frontier: Frontier) -> usize {
-        if self.hot_cold { frontier as usize } else { 0 }
+        match frontier {
+            Frontier::User(handle) => handle.0.into(),
+            Frontier::Gc if self.hot_cold => self.handles.into(),
+            Frontier::Gc => 0,
+        }
+    }
+
+    /// Where [`Self::frontiers`] and [`Self::programming`] have this frontier of the plane.
+    #[inline]
+    fn at(&self, plane: PlaneId, frontier: Frontier) -> usize {
+        plane.index() * self.streams() + self.stream(frontier)
+    }
+
+    /// Whether hosts have more than one handle.
+    #[inline]
+    pub(super) fn has_placement(&self) -> bool {
+        self.handles > 1
+    }
+
+    /// The frontiers of host data.
+    pub(super) fn user_frontiers(&self) -> impl Iterator<Item = Frontier> + use<> {
+        (0..self.handles).map(|handle| Frontier::User(Handle(handle)))
+    }
+
+    pub(super) fn all_frontiers(&self) -> impl Iterator<Item = Frontier> + use<> {
+        self.user_frontiers().chain([Frontier::Gc])
+    }
+
+    /// Whether a program of this stream has a page and has not ended.
+    pub(super) fn is_programming(&self, plane: PlaneId, stream: usize) -> bool {
+        self.programming[plane.index() * self.streams() + stream] > 0
     }
 
     /// Number of the opening of an open block.
@@ -188,13 +236,35 @@ impl Space {
 
     /// A program that was bound to a page has ended.
     pub(super) fn program_ended(&mut self, plane: PlaneId, frontier: Frontier) {
-        let stream = self.stream(frontier);
-        self.programming[plane.index()][stream] -= 1;
+        let at = self.at(plane, frontier);
+        self.programming[at] -= 1;
+    }
+
+    fn of_plane(&mut self, plane: PlaneId) -> &mut [Option<OpenBlock>] {
+        let streams = self.streams();
+        &mut self.frontiers[plane.index() * streams..][..streams]
+    }
+
+    /// Counts a page that was programmed, by the handles of its units.
+    pub(super) fn count(&mut self, pool: &Blocks, page: u32) {
+        if self.counts.is_empty() {
+            return;
+        }
+        let write = &self.pages[page as usize];
+        if let Frontier::User(handle) = write.frontier {
+            self.counts[usize::from(handle.0)].units_written += write.units.len() as u64;
+            return;
+        }
+        for unit in &write.units {
+            if let Some(handle) = self.placed[pool.block(unit.source).index()] {
+                self.counts[usize::from(handle.0)].units_moved += 1;
+            }
+        }
     }
 
     /// Gives up the frontier of a block that failed; the caller closes the block.
     pub(super) fn abandon(&mut self, pool: &Blocks, block: BlockId) {
-        for frontier in self.frontiers[pool.plane(block).index()].iter_mut() {
+        for frontier in self.of_plane(pool.plane(block)) {
             if frontier.is_some_and(|open| open.block == block) {
                 *frontier = None;
             }
@@ -203,14 +273,12 @@ impl Space {
 
     /// The next page of an open frontier.
     pub(super) fn next_page(&self, plane: PlaneId, frontier: Frontier) -> Option<u32> {
-        self.frontiers[plane.index()][self.stream(frontier)].map(|open| open.next_page)
+        self.frontiers[self.at(plane, frontier)].map(|open| open.next_page)
     }
 
     /// Closes all open blocks of a plane: after a recovery nothing is appended to old blocks.
     pub(super) fn close_frontiers(&mut self, pool: &mut Blocks, plane: PlaneId) {
-        for frontier in &mut self.frontiers[plane.index()] {
-            *frontier = None;
-        }
+        self.of_plane(plane).fill(None);
         // A block that was filled to its last page is no frontier any more, but still open.
         for block in pool.of_plane(plane).map(BlockId) {
             if pool.state(block) == BlockState::Open {
@@ -249,10 +317,19 @@ impl Space {
         self.free_pages.push(page);
     }
 
-    /// The page of host data that units of `plane` may join, if one is being filled.
-    pub(super) fn filling(&mut self, plane: PlaneId) -> &mut Option<u32> {
-        let at = if self.filling.len() == 1 { 0 } else { plane.index() };
+    /// The page of `frontier` that units of `plane` may join, if one is being filled.
+    pub(super) fn filling(&mut self, plane: PlaneId, frontier: Frontier) -> &mut Option<u32> {
+        let handles = usize::from(self.handles);
+        let first = if self.filling.len() == handles { 0 } else { plane.index() * handles };
+        let at = first + self.stream(frontier);
         &mut self.filling[at]
+    }
+
+    /// From now on no unit may join a page of host data.
+    #[inline]
+    pub(super) fn close_page(&mut self, page: u32) {
+        let PageWrite { plane, frontier, .. } = self.pages[page as usize];
+        self.filling(plane, frontier).take_if(|filling| *filling == page);
     }
 
     /// Releases pages that were held back until they are full.
@@ -297,12 +374,12 @@ impl Space {
     #[inline]
     fn room(&self, pool: &Blocks, plane: PlaneId, frontier: Frontier) -> Option<u32> {
         let free = pool.free_count(plane);
-        match self.frontiers[plane.index()][self.stream(frontier)] {
+        match self.frontiers[self.at(plane, frontier)] {
             // On a frontier that GC shares, host data leave the rest to GC when no block is free.
-            Some(_) if !self.hot_cold && frontier == Frontier::User && free == 0 => None,
+            Some(_) if !self.hot_cold && frontier != Frontier::Gc && free == 0 => None,
             Some(open) => Some(open.next_page),
             None => {
-                let keep = if frontier == Frontier::User { self.reserve } else { 0 };
+                let keep = if frontier == Frontier::Gc { 0 } else { self.reserve };
                 (free > keep).then_some(0)
             }
         }
@@ -311,12 +388,12 @@ impl Space {
     /// The page that a plane would take next while another plane of its die may write. Planes earn their credit at different
     /// instants; so that they can write together, a plane may owe one page to its GC.
     #[inline]
-    fn room_beside(&self, pool: &Blocks, plane: PlaneId) -> Option<u32> {
+    fn room_beside(&self, pool: &Blocks, plane: PlaneId, frontier: Frontier) -> Option<u32> {
         let debt_max = i64::from(self.units_per_page) * UNIT_CREDIT;
         if self.pace[plane.index()].is_some_and(|credit| credit <= -debt_max) {
             return None;
         }
-        self.room(pool, plane, Frontier::User)
+        self.room(pool, plane, frontier)
     }
 
     /// Assigns the first page of the shared queue to `plane`.
@@ -330,20 +407,20 @@ impl Space {
     /// which must take host data, if all frontiers are at the same page. Only pages with the same number make a multi-plane
     /// program, so a plane that has fallen behind (a page came alone, a block failed, GC held it up) gets the next page.
     #[inline]
-    fn furthest_behind(&self, pool: &Blocks, plane: PlaneId) -> PlaneId {
+    fn furthest_behind(&self, pool: &Blocks, plane: PlaneId, frontier: Frontier) -> PlaneId {
         let (per_die, pages) = (self.planes_per_die, self.pages_per_block);
         if per_die == 1 {
             return plane;
         }
         let die = plane.0 - plane.0 % per_die;
         let others = || (die..die + per_die).map(PlaneId);
-        let Some(own) = self.room(pool, plane, Frontier::User) else { return plane };
-        if others().all(|other| self.room_beside(pool, other).is_none_or(|page| page == own)) {
+        let Some(own) = self.room(pool, plane, frontier) else { return plane };
+        if others().all(|other| self.room_beside(pool, other, frontier).is_none_or(|page| page == own)) {
             return plane;
         }
         // Blocks follow one another, so the pages form a circle: the page with the widest gap before it is that of the plane that
         // is last.
-        let offers = || others().filter_map(|other| Some((other, self.room_beside(pool, other)?)));
+        let offers = || others().filter_map(|other| Some((other, self.room_beside(pool, other, frontier)?)));
         let gap_before = |page: u32| {
             let gaps = offers().map(|(_, other)| (page + pages - other - 1) % pages + 1);
             gaps.min().unwrap_or(pages)
@@ -352,8 +429,18 @@ impl Space {
         last.map_or(plane, |(last, _)| last)
     }
 
+    fn first_shared(&self) -> Option<u32> {
+        self.shared.iter().map(|(head, _)| *head).find(|head| *head != NONE)
+    }
+
+    /// The frontier of the first page of the shared queue; that of the default handle if there is none.
+    #[inline]
+    pub(super) fn next_shared(&self) -> Frontier {
+        self.first_shared().map_or(Frontier::USER, |page| self.pages[page as usize].frontier)
+    }
+
     fn pop_shared(&mut self) -> Option<u32> {
-        let page = self.shared.iter().map(|(head, _)| *head).find(|head| *head != NONE)?;
+        let page = self.first_shared()?;
         self.unlink_shared(page);
         Some(page)
     }
@@ -376,7 +463,7 @@ impl Space {
     pub(super) fn op(&self, page: u32) -> Op {
         let write = &self.pages[page as usize];
         let (class, purpose, job) = match write.frontier {
-            Frontier::User => (Class::Write, Purpose::HostData, Job::UserPage(page)),
+            Frontier::User(_) => (Class::Write, Purpose::HostData, Job::UserPage(page)),
             Frontier::Gc => (Class::GcWrite, Purpose::GcCopy, Job::GcPage(page)),
         };
         Op {
@@ -395,7 +482,7 @@ impl Space {
 impl Placer<Job> for Space {
     #[inline]
     fn offer(&self, pool: &Blocks, plane: PlaneId, frontier: Frontier) -> Option<u32> {
-        if frontier == Frontier::User && self.pace[plane.index()].is_some_and(|credit| credit <= 0) {
+        if frontier != Frontier::Gc && self.pace[plane.index()].is_some_and(|credit| credit <= 0) {
             return None;
         }
         self.room(pool, plane, frontier)
@@ -403,14 +490,14 @@ impl Placer<Job> for Space {
 
     #[inline]
     fn bind(&mut self, pool: &mut Blocks, plane: PlaneId, frontier: Frontier) -> PageAddr {
-        let stream = self.stream(frontier);
-        self.programming[plane.index()][stream] += 1;
-        if frontier == Frontier::User
+        let at = self.at(plane, frontier);
+        self.programming[at] += 1;
+        if frontier != Frontier::Gc
             && let Some(credit) = &mut self.pace[plane.index()]
         {
             *credit -= i64::from(self.units_per_page) * UNIT_CREDIT;
         }
-        let open = match self.frontiers[plane.index()][stream] {
+        let open = match self.frontiers[at] {
             Some(open) => open,
             None => {
                 let cold = frontier == Frontier::Gc && std::mem::take(&mut self.cold_to_worn[plane.index()]);
@@ -419,32 +506,35 @@ impl Placer<Job> for Space {
                 let block = block.expect("an offer was made, so a block is free");
                 self.openings += 1;
                 self.opened[block.index()] = self.openings;
+                if let Some(placed) = self.placed.get_mut(block.index()) {
+                    *placed = match frontier {
+                        Frontier::User(handle) => Some(handle),
+                        Frontier::Gc => None,
+                    };
+                }
                 OpenBlock { block, next_page: 0 }
             }
         };
         let next_page = open.next_page + 1;
-        self.frontiers[plane.index()][stream] =
-            (next_page < self.pages_per_block).then_some(OpenBlock { next_page, ..open });
+        self.frontiers[at] = (next_page < self.pages_per_block).then_some(OpenBlock { next_page, ..open });
         PageAddr { block: open.block, page: open.next_page }
     }
 
     fn pull(&mut self, pool: &Blocks, planes: std::ops::Range<u32>) -> Option<Op> {
-        if self.shared.iter().all(|(head, _)| *head == NONE) {
-            return None;
-        }
+        let frontier = self.pages[self.first_shared()? as usize].frontier;
         // The planes of a station take turns, so that all hold about the same.
         let (first, count) = (planes.start, planes.end - planes.start);
         let turn = &mut self.turns[(first / count) as usize];
         let start = std::mem::replace(turn, (*turn + 1) % count);
         let plane = (0..count)
             .map(|i| PlaneId(first + (start + i) % count))
-            .find(|&plane| self.offer(pool, plane, Frontier::User).is_some())?;
-        self.pull_to(self.furthest_behind(pool, plane))
+            .find(|&plane| self.offer(pool, plane, frontier).is_some())?;
+        self.pull_to(self.furthest_behind(pool, plane, frontier))
     }
 
     #[inline]
     fn pull_beside(&mut self, pool: &Blocks, plane: PlaneId, page: u32) -> Option<Op> {
-        if self.room_beside(pool, plane) != Some(page) {
+        if self.room_beside(pool, plane, self.next_shared()) != Some(page) {
             return None;
         }
         self.pull_to(plane)
@@ -455,11 +545,9 @@ impl Placer<Job> for Space {
         let (Job::UserPage(page) | Job::GcPage(page)) = job else { return self.unit_bytes };
         let write = &mut self.pages[page as usize];
         write.sealed = true;
-        let (plane, bytes) = (write.plane, write.units.len() as u32 * self.unit_bytes);
-        if let Job::UserPage(_) = job
-            && *self.filling(plane) == Some(page)
-        {
-            *self.filling(plane) = None;
+        let bytes = write.units.len() as u32 * self.unit_bytes;
+        if let Job::UserPage(_) = job {
+            self.close_page(page);
         }
         bytes
     }

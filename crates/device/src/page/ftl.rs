@@ -13,6 +13,7 @@ use super::work::Work;
 use crate::config::PersistPolicy;
 use crate::flash::UnitImage;
 use crate::geometry::Geometry;
+use crate::metrics::HandleCounts;
 use flashweir_core::Lpn;
 use flashweir_ftl::epochs::Streams;
 use flashweir_ftl::map_log::MapLog;
@@ -62,12 +63,16 @@ pub(crate) struct PageFtl {
     /// Number of the station from which dynamic allocation looks for the next idle one.
     pub(super) station_turn: u32,
     /// Pages on word lines that are not complete, by plane and frontier.
-    pub(super) open_wordlines: Vec<[Vec<u32>; 2]>,
+    pub(super) open_wordlines: Vec<Vec<Vec<u32>>>,
     /// Reused memory for the units of a page write.
     pub(super) images: Vec<UnitImage>,
 }
 
 impl PageFtl {
+    pub(crate) fn handle_counts(&self) -> &[HandleCounts] {
+        &self.space.counts
+    }
+
     /// A firmware with an empty map; recovery fills it after a cut.
     pub(super) fn empty(cx: &Cx, seed: u64) -> Self {
         let (config, geometry) = (&cx.config, &cx.geometry);
@@ -75,12 +80,14 @@ impl PageFtl {
         let planes = geometry.planes() as usize;
         let regions = [0, 1].map(|region| geometry.meta_blocks(region).collect());
         let policy = if config.keeps_epochs() { config.order.policy } else { PersistPolicy::None };
+        let space = Space::new(config, geometry, seed);
         Self {
             map: Map::new(geometry.user_units),
             map_cache: (geometry.map_pages > 0).then(|| Box::new(MapCache::new(config, geometry))),
             virtual_pages: VirtualPages::new(config.ftl.share.pages),
             sharing: None,
-            space: Space::new(config, geometry, seed),
+            open_wordlines: vec![vec![Vec::new(); space.streams()]; planes],
+            space,
             buffer: Buffer::new(units, config.buffer.eviction),
             flushes: Vec::new(),
             collections: (0..planes).map(|_| Collection::default()).collect(),
@@ -103,7 +110,6 @@ impl PageFtl {
             work: Work::default(),
             failing: Vec::new(),
             station_turn: 0,
-            open_wordlines: vec![[Vec::new(), Vec::new()]; planes],
             images: Vec::new(),
         }
     }

@@ -295,11 +295,8 @@ impl PageFtl {
             }
             need.part += 1;
         }
-        let plane = self.space.pages[page as usize].plane;
-        if *self.space.filling(plane) == Some(page) {
-            // No unit may join the page any more, because its place would not be looked up.
-            *self.space.filling(plane) = None;
-        }
+        // The place of a unit that joined it now would not be looked up.
+        self.space.close_page(page);
         self.hand_over(cx, page);
         Tried::Done
     }

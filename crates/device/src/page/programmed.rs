@@ -23,7 +23,7 @@ use flashweir_ftl::{BlockId, MapWord, PlaneId};
 impl PageFtl {
     /// The program of a page of host data or of GC survivors has ended or failed.
     pub(super) fn page_done(&mut self, cx: &mut Cx, op: &NandOp, page: u32) {
-        if self.space.pages[page as usize].frontier == Frontier::User {
+        if self.space.pages[page as usize].frontier != Frontier::Gc {
             self.space.queued_pages -= 1;
             for unit in &self.space.pages[page as usize].units {
                 if let Place::Unit(old) = self.buffer.place(self.buffer.slot(unit.slot).under) {
@@ -50,11 +50,13 @@ impl PageFtl {
         let write = &self.space.pages[page as usize];
         let units = write.units.len() as u64;
         match write.frontier {
-            Frontier::User => cx.metrics.user_units_programmed += units,
+            Frontier::User(_) => cx.metrics.user_units_programmed += units,
             Frontier::Gc => cx.metrics.gc_units_moved += units,
         }
         cx.metrics.filler_units += u64::from(cx.geometry.units_per_page) - units;
         cx.metrics.pages_programmed += 1;
+        self.space.count(&cx.flash.blocks, page);
+        let write = &self.space.pages[page as usize];
         if cx.flash.media.tracks_contents() || self.orders.is_used() {
             let mut images = std::mem::take(&mut self.images);
             self.page_images(cx, page, &mut images);
@@ -69,7 +71,7 @@ impl PageFtl {
     /// The out-of-band data of a unit about its epoch; a copy has the same data as its source.
     fn member_image(&self, cx: &Cx, write: &PageWrite, unit: &PageUnit) -> Option<Member> {
         match write.frontier {
-            Frontier::User => self.member_of(cx, unit.slot),
+            Frontier::User(_) => self.member_of(cx, unit.slot),
             // A copy that is another version than its source stands for no member; see `may_collapse`.
             Frontier::Gc => cx
                 .flash
@@ -84,7 +86,7 @@ impl PageFtl {
         let write = &self.space.pages[page as usize];
         let image = |unit: &PageUnit| {
             let payload = match write.frontier {
-                Frontier::User => self.buffer.slot(unit.slot).payload.clone(),
+                Frontier::User(_) => self.buffer.slot(unit.slot).payload.clone(),
                 Frontier::Gc => cx.flash.media.payload(unit.source).unwrap_or(LOST),
             };
             UnitImage {
@@ -118,7 +120,7 @@ impl PageFtl {
             || !cx.config.faults.paired_page_loss
             || cx.has_planted(PlantedBug::PairedPageIgnored)
             || wordline_start(cell, op.at.page + 1) == op.at.page + 1;
-        let stream = self.space.stream(op.frontier.unwrap_or(Frontier::User));
+        let stream = self.space.stream(op.frontier.unwrap_or(Frontier::USER));
         if complete {
             self.wordline_complete(cx, op.plane, stream);
         } else {
@@ -155,7 +157,7 @@ impl PageFtl {
     }
 
     pub(super) fn filler_done(&mut self, cx: &mut Cx, op: &NandOp) {
-        self.space.program_ended(op.plane, op.frontier.unwrap_or(Frontier::User));
+        self.space.program_ended(op.plane, op.frontier.unwrap_or(Frontier::USER));
         let opened = self.space.opened(op.at.block);
         cx.flash.media.program(op.at, opened, std::iter::empty());
         cx.metrics.filler_units += u64::from(cx.geometry.units_per_page);
@@ -169,7 +171,7 @@ impl PageFtl {
             return;
         }
         for plane in (0..cx.geometry.planes()).map(PlaneId) {
-            (0..2).for_each(|stream| self.complete_wordline(cx, plane, stream, true));
+            (0..self.space.streams()).for_each(|stream| self.complete_wordline(cx, plane, stream, true));
             cx.start(cx.geometry.station(plane), &mut self.space);
         }
     }
@@ -185,7 +187,7 @@ impl PageFtl {
         planes.sort_unstable();
         planes.dedup();
         for plane in planes {
-            (0..2).for_each(|stream| self.complete_wordline(cx, plane, stream, false));
+            (0..self.space.streams()).for_each(|stream| self.complete_wordline(cx, plane, stream, false));
             cx.start(cx.geometry.station(plane), &mut self.space);
         }
     }
@@ -193,29 +195,28 @@ impl PageFtl {
     /// Completes a word line with filler if a command or GC waits for its pages and no other program will complete it.
     pub(super) fn complete_wordline(&mut self, cx: &mut Cx, plane: PlaneId, stream: usize, demanded: bool) {
         let held = &self.open_wordlines[plane.0 as usize][stream];
-        let mut frontiers =
-            [Frontier::User, Frontier::Gc].into_iter().filter(|f| self.space.stream(*f) == stream);
+        let mut frontiers = self.space.all_frontiers().filter(|f| self.space.stream(*f) == stream);
         let comes = frontiers.any(|frontier| {
             cx.flash.machine.has_waiting_program(plane, frontier)
                 && self.space.offer(&cx.flash.blocks, plane, frontier).is_some()
         });
-        if held.is_empty() || comes || self.space.programming[plane.0 as usize][stream] > 0 {
+        if held.is_empty() || comes || self.space.is_programming(plane, stream) {
             return;
         }
         let waits = |page: &u32| {
             let page = &self.space.pages[*page as usize];
             match page.frontier {
-                Frontier::User => page.urgent || self.flushes.iter().any(|flush| flush.upto > 0),
+                Frontier::User(_) => page.urgent || self.flushes.iter().any(|flush| flush.upto > 0),
                 Frontier::Gc => self.collections[plane.0 as usize].is_drained(),
             }
         };
         if !demanded && !held.iter().any(waits) {
             return;
         }
-        let frontier = if stream == Frontier::Gc as usize { Frontier::Gc } else { Frontier::User };
+        let frontier = self.space.all_frontiers().find(|f| self.space.stream(*f) == stream);
         // Filler on a frontier that GC shares goes on as a program of GC, which may use the last free blocks.
         let collects = held.iter().any(|page| self.space.pages[*page as usize].frontier == Frontier::Gc);
-        let frontier = if collects { Frontier::Gc } else { frontier };
+        let frontier = if collects { Frontier::Gc } else { frontier.unwrap_or(Frontier::USER) };
         cx.flash.machine.push(NandOp {
             kind: OpKind::Program,
             class: if frontier == Frontier::Gc { Class::GcWrite } else { Class::Write },
@@ -239,7 +240,7 @@ impl PageFtl {
         for (i, unit) in units.iter().enumerate() {
             let ppa = cx.geometry.ppa(at, i as u32);
             match frontier {
-                Frontier::User => streams.extend(self.unit_durable(cx, unit.slot, ppa)),
+                Frontier::User(_) => streams.extend(self.unit_durable(cx, unit.slot, ppa)),
                 Frontier::Gc => self.relocate(cx, unit, ppa),
             }
         }

@@ -3,6 +3,7 @@
 
 use super::table::Segments;
 use crate::cx::Cx;
+use crate::front::check_handle;
 use flashweir_core::command::{APPEND_NAMESPACE, OutOfRange, RangeFlush, SegmentId};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Address, Command, Data, DeviceError, Op, command};
@@ -22,6 +23,7 @@ impl Segments {
             Op::PpaRead { .. } | Op::PpaWrite(_) | Op::PpaErase(_) => return lacks("open channel"),
         }
         cx.front.check_order(command, cx.config.order.policy)?;
+        check_handle(command, 1)?;
         if command.epoch.is_some() {
             return lacks("numbered epochs of segments");
         }

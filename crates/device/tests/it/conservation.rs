@@ -1,17 +1,22 @@
 //! Conservation: no request, page or erase is lost or invented, whatever the device and the commands.
 
-use crate::harness::{Host, random_config};
-use flashweir_core::command::StreamId;
+use crate::harness::{Host, fill, random_config};
+use flashweir_core::command::{Handle, StreamId};
 use flashweir_core::random::RandomStream;
 use flashweir_core::{Lba, Op, Order};
 use flashweir_device::config::PersistPolicy;
 
 /// Writes, rewrites, deallocates, reads and flushes at some queue depth, and checks every page now and then.
 fn torture(seed: u64, steps: u64, fault: f64) {
-    let config = random_config(seed, fault);
+    let mut config = random_config(seed, fault);
+    if config.ftl.gc.hot_cold && seed.is_multiple_of(2) {
+        config.ftl.placement.handles = 3;
+        config = fill(config);
+    }
     let mut host = Host::new(&config, seed);
     let units = host.expected.len() as u64;
     let mut r = RandomStream::new(seed, "commands");
+    let mut handles = RandomStream::new(seed, "handles");
     host.write_all();
     for step in 0..steps {
         let (len, depth) = (1 + r.below(4).min(units - 1), r.below(16));
@@ -23,6 +28,7 @@ fn torture(seed: u64, steps: u64, fault: f64) {
             host.order = (!silent && r.below(4) > 0)
                 .then_some((StreamId(stream), if ends { Order::Barrier } else { Order::Within }));
         }
+        host.handle = Handle(handles.below(config.ftl.placement.handles.into()) as u8);
         match r.below(100) {
             0..70 => host.write(lpn, len, r.below(20) == 0),
             70..76 => host.trim(lpn, len, r.below(2) == 0),

@@ -1,6 +1,6 @@
 //! A device with an agenda, and a host that knows what it wrote.
 
-use flashweir_core::command::{EpochStamp, StreamId, Tag, pattern};
+use flashweir_core::command::{EpochStamp, Handle, StreamId, Tag, pattern};
 use flashweir_core::random::RandomStream;
 use flashweir_core::{
     Agenda, Bytes, Command, Data, DeviceError, Done, Duration, Lba, Lpn, Op, Order, Payload,
@@ -25,6 +25,8 @@ pub(crate) struct Host {
     pub(crate) failures: Vec<(u64, DeviceError)>,
     /// Stream, and position in its epoch, of the commands that are submitted next, if they have any.
     pub(crate) order: Option<(StreamId, Order)>,
+    /// Placement handle of the writes that are submitted next.
+    pub(crate) handle: Handle,
     /// Epoch number of the commands that are submitted next, if they have one.
     pub(crate) epoch: Option<EpochStamp>,
     /// Ids of the commands in the order of their completion.
@@ -49,6 +51,7 @@ impl Host {
             errors: 0,
             failures: Vec::new(),
             order: None,
+            handle: Handle(0),
             epoch: None,
             answered: Vec::new(),
             data: Vec::new(),
@@ -86,6 +89,9 @@ impl Host {
         let id = self.next;
         self.next += 1;
         let mut command = Command::new(id, op);
+        if matches!(command.op, Op::Write { .. }) {
+            command.handle = self.handle;
+        }
         command.fua = fua;
         command.tags = tags.map(Tag);
         (command.stream, command.order) = self.order.unzip();
@@ -311,7 +317,12 @@ pub(crate) fn random_config(seed: u64, fault: f64) -> DeviceConfig {
             config.order.fuse_epochs = [1, 3, 1000][pick(3) as usize];
         }
     }
-    // The least over-provisioning that passes validation: a device as full as it may be.
+    fill(config)
+}
+
+/// The device with the least over-provisioning that passes validation: as full as it may be.
+pub(crate) fn fill(mut config: DeviceConfig) -> DeviceConfig {
+    config.ftl.over_provisioning = 0.05;
     while config.validate().is_err() {
         config.ftl.over_provisioning += 0.01;
         if config.ftl.over_provisioning > 0.85 {

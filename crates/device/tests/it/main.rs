@@ -8,6 +8,7 @@ mod golden;
 mod harness;
 mod open;
 mod order;
+mod placement;
 mod planes;
 mod range_flush;
 mod share;

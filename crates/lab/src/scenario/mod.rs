@@ -261,12 +261,13 @@ fn shape(text: &str) -> Table {
 fn device_shape() -> Table {
     let mut config = presets::preset("datacenter-tlc-plp-nvme").expect("the preset exists");
     config.buffer.protected = Some(Bytes::mib(1));
-    // Page-mapped devices, those with a resident map, those without SHARE and those without segments leave these keys out.
+    // Page-mapped devices, those with a resident map, those without SHARE, NVRAM, placement or segments leave these keys out.
     config.firmware = FirmwareKind::OpenChannel;
     config.append.segments = 1;
     config.ftl.translation = Translation::DemandCached;
     config.ftl.demand.cached = 0.5;
-    config.ftl.share.pages = 1;
+    (config.ftl.share.pages, config.ftl.share.nvram_records) = (1, 1);
+    config.ftl.placement.handles = 2;
     Table::try_from(config).expect("every configuration is a TOML table")
 }
 

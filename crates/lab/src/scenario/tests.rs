@@ -320,7 +320,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "preset = \"rflush\"",
         "preset = \"rflush\"\nset = { ftl = 3 }",
-        "dir/s.toml: `ftl` in device 0 (rflush) cannot be 3: expected a table with the keys allocation, demand, gc, metadata, over_provisioning, share, striping, translation, wear",
+        "dir/s.toml: `ftl` in device 0 (rflush) cannot be 3: expected a table with the keys allocation, demand, gc, metadata, over_provisioning, placement, share, striping, translation, wear",
     ),
     (
         "preset = \"rflush\"",

@@ -10,6 +10,7 @@
 //! FLASHWEIR_GOLDEN=record cargo test -p flashweir-sim golden
 //! ```
 
+use flashweir_core::command::Handle;
 use flashweir_core::command::{StreamId, Tag};
 use flashweir_core::random::{RandomStream, mix};
 use flashweir_core::{Bytes, Data, Duration, Instant, Lba, LinkConfig, Op, Order, Payload};
@@ -103,6 +104,7 @@ impl Job {
             lba: Lba(unit * self.unit_blocks),
             blocks: (units * self.unit_blocks) as u32,
             fua,
+            handle: Handle(0),
             intended: now,
             token: u32::from(kind == Kind::Read),
         }

@@ -2,6 +2,7 @@
 //! the same times where the layer decides nothing.
 
 use crate::golden::{Job, device};
+use flashweir_core::command::Handle;
 use flashweir_core::{Duration, Instant, Lba, Lpn};
 use flashweir_device::{Device, DeviceOptions};
 use flashweir_host::{CfqConfig, DeadlineConfig, Dispatch, HostConfig, Scheduler};
@@ -41,6 +42,7 @@ impl Workload for Sequential {
             lba: Lba(unit * self.unit_blocks),
             blocks: self.unit_blocks as u32,
             fua: false,
+            handle: Handle(0),
             intended: now,
             token: u32::from(kind == Kind::Read),
         })

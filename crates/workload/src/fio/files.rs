@@ -207,6 +207,9 @@ impl Draft {
         if spec.zones.is_some() {
             return Err("`zonemode=zbd` needs a device with segments; a file has no zones".into());
         }
+        if spec.placement.is_some() {
+            return Err("`fdp=1` needs a device; the file system places what is in files".into());
+        }
         if self.file_count() > 1 {
             self.divide(&mut spec, file_bytes / LBA_BYTES)?;
         }

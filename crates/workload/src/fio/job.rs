@@ -11,9 +11,11 @@
 
 use super::distribution::{Picker, Sweep};
 use super::spec::{
-    Direction, JobSpec, Limits, Mix, Process, Rate, Region, Sequencer, Service, Sizes, Think, Verify, Walk,
+    Direction, JobSpec, Limits, Mix, Placement, Process, Rate, Region, Sequencer, Service, Sizes, Think,
+    Verify, Walk,
 };
 use super::steady::Search;
+use flashweir_core::command::Handle;
 use flashweir_core::random::mix;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Duration, Instant, Lba, RandomStream};
@@ -245,6 +247,23 @@ struct Streams {
     pace: RandomStream,
 }
 
+/// Placement handles of a job's writes, one after the other.
+#[derive(Clone, Debug)]
+struct Placed {
+    rules: Placement,
+    turn: usize,
+    random: RandomStream,
+}
+
+impl Placed {
+    fn next(&mut self) -> Handle {
+        let count = self.rules.handles.len();
+        let nth = if self.rules.in_turn { self.turn } else { self.random.below(count as u64) as usize };
+        self.turn = (self.turn + 1) % count;
+        self.rules.handles[nth]
+    }
+}
+
 /// A running fio job.
 #[derive(Clone, Debug)]
 pub struct FioJob {
@@ -280,6 +299,7 @@ pub struct FioJob {
     steady: Option<Box<Sought>>,
     /// Lengths of writes that will be read back, by their first sector on the device.
     written: Option<BTreeMap<u64, u32>>,
+    placed: Option<Box<Placed>>,
     spec: Box<JobSpec>,
 }
 
@@ -412,6 +432,10 @@ impl FioJob {
             counts_from: if ramps { Instant::MAX } else { Instant::ZERO },
             steady: None,
             written: spec.verify.map(|_| BTreeMap::new()),
+            placed: spec
+                .placement
+                .clone()
+                .map(|rules| Box::new(Placed { rules, turn: 0, random: stream("placement") })),
             spec: Box::new(spec),
         }
     }
@@ -481,8 +505,15 @@ impl FioJob {
             Some((first, blocks)) => {
                 self.in_flight += 1;
                 let token = self.token(CLASS_VERIFY);
-                let request =
-                    Request { kind: Kind::Read, lba: Lba(first), blocks, fua: false, intended: now, token };
+                let request = Request {
+                    kind: Kind::Read,
+                    lba: Lba(first),
+                    blocks,
+                    fua: false,
+                    handle: Handle(0),
+                    intended: now,
+                    token,
+                };
                 Some(Step::Submit(request))
             }
             None if self.in_flight > 0 => Some(Step::Blocked),
@@ -511,7 +542,15 @@ impl FioJob {
                 Lba(self.base)
             }
         };
-        Step::Submit(Request { kind: Kind::Flush, lba, blocks: 0, fua: false, intended: now, token })
+        Step::Submit(Request {
+            kind: Kind::Flush,
+            lba,
+            blocks: 0,
+            fua: false,
+            handle: Handle(0),
+            intended: now,
+            token,
+        })
     }
 
     /// Goes to the file of the next request or flush. As in fio, only a request finds that nothing is left of a file; when nothing is
@@ -673,6 +712,11 @@ impl FioJob {
             lba: Lba(first),
             blocks: place.blocks,
             fua: writes && self.spec.fua,
+            handle: if writes {
+                self.placed.as_mut().map_or(Handle(0), |placed| placed.next())
+            } else {
+                Handle(0)
+            },
             intended,
             token,
         }

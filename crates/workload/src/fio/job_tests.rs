@@ -3,6 +3,7 @@
 use super::*;
 use crate::fio::parse_job_file;
 use flashweir_core::Bytes;
+use flashweir_core::command::Handle;
 use std::collections::BTreeMap;
 
 const MIB: u64 = 1 << 20;
@@ -263,6 +264,23 @@ fn trims_complete_before_their_ranges_are_written() {
 fn durable_writes_are_marked() {
     let sent = run("rw=randrw\nsync=1\nsize=256k");
     assert!(sent.iter().all(|s| s.request.fua == (s.request.kind == Kind::Write)));
+}
+
+#[test]
+fn writes_take_the_handles_of_their_job() {
+    let handles = |options: &str| -> Vec<u8> {
+        let sent = run(&format!("rw=rw\nsize=256k\n{options}"));
+        assert!(sent.iter().all(|s| s.request.kind == Kind::Write || s.request.handle == Handle(0)));
+        sent.iter().filter(|s| s.request.kind == Kind::Write).map(|s| s.request.handle.0).collect()
+    };
+    assert!(handles("fdp_pli=3").iter().all(|handle| *handle == 0), "fdp=0 is the default");
+    let in_turn = handles("fdp=1\nfdp_pli=1,3,2\nfdp_pli_select=roundrobin");
+    assert!(in_turn.len() > 20 && in_turn.iter().zip([1, 3, 2].into_iter().cycle()).all(|(a, b)| *a == b));
+    let drawn = handles("dataplacement=fdp\nplids=0,5");
+    assert!(
+        [0, 5].iter().all(|handle| drawn.contains(handle))
+            && drawn.iter().all(|handle| [0, 5].contains(handle))
+    );
 }
 
 #[test]

@@ -9,6 +9,7 @@ use super::parse::{Entry, Section};
 use super::spec::{Direction, Process, Sequencer, Verify};
 use super::value::{self, Amount, KbBase};
 use flashweir_core::Duration;
+use flashweir_core::command::Handle;
 use flashweir_core::units::LBA_BYTES;
 
 /// Value of `rw`, before the mix is known.
@@ -65,6 +66,9 @@ pub(super) struct Draft {
     pub(super) fsync_on_close: bool,
     pub(super) sync: bool,
     pub(super) write_fua: bool,
+    pub(super) places: bool,
+    pub(super) handles: Vec<Handle>,
+    pub(super) handles_in_turn: bool,
     pub(super) read_percent: u8,
     pub(super) runtime: Option<Duration>,
     pub(super) time_based: bool,
@@ -141,6 +145,9 @@ impl Default for Draft {
             fsync_on_close: false,
             sync: false,
             write_fua: false,
+            places: false,
+            handles: Vec::new(),
+            handles_in_turn: false,
             read_percent: 50,
             runtime: None,
             time_based: false,
@@ -458,6 +465,17 @@ impl Draft {
                     value,
                     &[("none", false), ("0", false), ("sync", true), ("1", true), ("dsync", true)],
                 )?;
+            }
+            "fdp" => self.places = flag(value)?,
+            "dataplacement" => self.places = choice(value, &[("none", false), ("fdp", true)])?,
+            "fdp_pli" | "plids" => {
+                let one = |id: &str| count(id.trim(), 0, u32::from(Handle::COUNT_MAX) - 1).ok();
+                let ids = value.split(',').map(|id| Some(Handle(one(id)? as u8))).collect::<Option<_>>();
+                self.handles =
+                    ids.ok_or_else(|| format!("numbers from 0 to {}, as in 0,2", Handle::COUNT_MAX - 1))?;
+            }
+            "fdp_pli_select" | "plid_select" => {
+                self.handles_in_turn = choice(value, &[("random", false), ("roundrobin", true)])?;
             }
             "zonemode" => self.zoned = choice(value, &[("none", false), ("zbd", true)])?,
             "zonesize" => {

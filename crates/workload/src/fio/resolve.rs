@@ -6,8 +6,8 @@ use super::error::{Fault, FioError};
 use super::options::{Access, Draft, Law};
 use super::parse::{Section, expanded, sections};
 use super::spec::{
-    Direction, Distribution, JobSpec, Limits, Mix, Rate, Region, Sizes, Steady, Think, Verify, Walk, Zone,
-    ZoneRules,
+    Direction, Distribution, JobSpec, Limits, Mix, Placement, Rate, Region, Sizes, Steady, Think, Verify,
+    Walk, Zone, ZoneRules,
 };
 use super::value::Amount;
 use flashweir_core::units::LBA_BYTES;
@@ -277,6 +277,7 @@ impl Resolver<'_> {
             fdatasync: draft.fdatasync,
             end_fsync: draft.end_fsync || draft.fsync_on_close,
             fua: draft.sync || draft.write_fua,
+            placement: self.placement()?,
             limits: self.limits(usable)?,
             ramp: draft.ramp,
             start_delay: draft.start_delay,
@@ -289,6 +290,17 @@ impl Resolver<'_> {
             log: self.log(),
             steady: self.steady()?,
         })
+    }
+
+    fn placement(&self) -> Result<Option<Placement>, Fault> {
+        let handles = self.draft.handles.clone();
+        match self.draft.places {
+            false => Ok(None),
+            true if handles.is_empty() => {
+                self.conflict("`fdp=1` needs the handles of this job: expected `fdp_pli=0,1` or the like")
+            }
+            true => Ok(Some(Placement { handles, in_turn: self.draft.handles_in_turn })),
+        }
     }
 
     fn zone_rules(&self) -> Result<Option<ZoneRules>, Fault> {
@@ -572,6 +584,13 @@ mod tests {
             ("RW=read", "job.fio:2: unknown option `RW` in [w]; did you mean `rw`?".into()),
             ("quux=3", "job.fio:2: unknown option `quux` in [w]".into()),
             ("zonemode=strided", cannot("zonemode", "strided", "none or zbd")),
+            ("dataplacement=streams", cannot("dataplacement", "streams", "none or fdp")),
+            ("fdp_pli=0,32", cannot("fdp_pli", "0,32", "numbers from 0 to 31, as in 0,2")),
+            (
+                "fdp=1",
+                "job.fio:1: [w]: `fdp=1` needs the handles of this job: expected `fdp_pli=0,1` or the like"
+                    .into(),
+            ),
             ("include other.fio", "job.fio:2: `include` is not supported in job files".into()),
         ];
         for (line, message) in table {

@@ -3,6 +3,7 @@
 //! Invariants: sizes and addresses are in sectors of 512 bytes; the region lies on the device and holds at least one
 //! request of every size that the job can issue; percentages add up.
 
+use flashweir_core::command::Handle;
 use flashweir_core::{Duration, Lba};
 use flashweir_sim::measure::LogSpec;
 
@@ -256,6 +257,15 @@ pub struct Parts {
     pub service: Service,
 }
 
+/// Placement handles of a job with `fdp=1`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placement {
+    /// The handles, at least one.
+    pub handles: Vec<Handle>,
+    /// Whether writes take them in turn; otherwise each draws one.
+    pub in_turn: bool,
+}
+
 /// Zones of a job with `zonemode=zbd`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZoneRules {
@@ -318,6 +328,8 @@ pub struct JobSpec {
     pub end_fsync: bool,
     /// Force unit access: writes complete only when durable.
     pub fua: bool,
+    /// Placement of the writes; `None` without hints.
+    pub placement: Option<Placement>,
     /// Conditions that end the job.
     pub limits: Limits,
     /// Ramp time at the start that does not count.

@@ -10,6 +10,7 @@
 //! at the end each record was submitted `repeat` times.
 
 use super::{Problem, Record, Trace, TraceError};
+use flashweir_core::command::Handle;
 use flashweir_core::{Duration, Instant, Lba};
 use flashweir_sim::request::{Kind, Request};
 use flashweir_sim::workload::{Step, Workload};
@@ -205,14 +206,15 @@ impl Replay {
             u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 requests are in flight")
         });
         let (lba, blocks) = wrap(&record, self.capacity_blocks);
-        let request = Request { kind: record.kind, lba, blocks, fua: record.fua, intended, token };
+        let request =
+            Request { kind: record.kind, lba, blocks, fua: record.fua, handle: Handle(0), intended, token };
         if !record.preflush {
             self.slots[token as usize] = Slot::Last;
             return request;
         }
         self.slots[token as usize] = Slot::Before(request);
         self.held += 1;
-        Request { kind: Kind::Flush, lba: Lba(0), blocks: 0, fua: false, intended, token }
+        Request { kind: Kind::Flush, lba: Lba(0), blocks: 0, fua: false, handle: Handle(0), intended, token }
     }
 }
 

@@ -8,6 +8,7 @@ use super::*;
 use crate::config::{BusOrder, Cell, DeviceConfig, GeometryConfig};
 use crate::flash::op::{Purpose, UNBOUND};
 use crate::presets::preset;
+use flashweir_core::command::Handle;
 use flashweir_core::{Agenda, Bytes, RandomStream};
 use flashweir_ftl::BlockId;
 use proptest::prelude::*;
@@ -17,37 +18,47 @@ use std::ops::Range;
 /// A placer with the next page of each frontier, planes without room, and a shared queue.
 #[derive(Debug)]
 struct Frontiers {
-    next: Vec<[u32; 2]>,
+    next: Vec<[u32; STREAMS]>,
     full: Vec<bool>,
     shared: VecDeque<u64>,
     sealed: BTreeSet<u64>,
     pages_per_block: u32,
 }
 
+/// GC and two handles.
+const STREAMS: usize = 3;
+
+fn stream(frontier: Frontier) -> usize {
+    match frontier {
+        Frontier::Gc => 0,
+        Frontier::User(handle) => 1 + usize::from(handle.0),
+    }
+}
+
 impl Placer<u64> for Frontiers {
     fn offer(&self, _: &Blocks, plane: PlaneId, frontier: Frontier) -> Option<u32> {
-        let page = self.next[plane.0 as usize][frontier as usize] % self.pages_per_block;
+        let page = self.next[plane.0 as usize][stream(frontier)] % self.pages_per_block;
         (!self.full[plane.0 as usize]).then_some(page)
     }
 
     fn bind(&mut self, pool: &mut Blocks, plane: PlaneId, frontier: Frontier) -> PageAddr {
         assert!(self.offer(pool, plane, frontier).is_some(), "a page is taken where one was offered");
-        let next = &mut self.next[plane.0 as usize][frontier as usize];
+        let next = &mut self.next[plane.0 as usize][stream(frontier)];
         let (nth, page) = (*next / self.pages_per_block, *next % self.pages_per_block);
         *next += 1;
-        PageAddr { block: BlockId(nth * 2 + frontier as u32), page }
+        PageAddr { block: BlockId(nth * STREAMS as u32 + stream(frontier) as u32), page }
     }
 
     fn pull(&mut self, _: &Blocks, mut planes: Range<u32>) -> Option<Op<u64>> {
         let plane = planes.find(|plane| !self.full[*plane as usize])?;
         let job = self.shared.pop_front()?;
-        Some(program(PlaneId(plane), Frontier::User, job))
+        Some(program(PlaneId(plane), Frontier::USER, job))
     }
 
     fn pull_beside(&mut self, pool: &Blocks, plane: PlaneId, page: u32) -> Option<Op<u64>> {
-        let joins = self.offer(pool, plane, Frontier::User) == Some(page);
+        let joins = self.offer(pool, plane, Frontier::USER) == Some(page);
         let job = if joins { self.shared.pop_front()? } else { return None };
-        Some(program(plane, Frontier::User, job))
+        Some(program(plane, Frontier::USER, job))
     }
 
     fn seal(&mut self, job: u64) -> u32 {
@@ -58,7 +69,7 @@ impl Placer<u64> for Frontiers {
 
 fn program(plane: PlaneId, frontier: Frontier, job: u64) -> Op<u64> {
     let (class, purpose) = match frontier {
-        Frontier::User => (Class::Write, Purpose::HostData),
+        Frontier::User(_) => (Class::Write, Purpose::HostData),
         Frontier::Gc => (Class::GcWrite, Purpose::GcCopy),
     };
     Op { kind: OpKind::Program, class, plane, at: UNBOUND, frontier: Some(frontier), bytes: 0, purpose, job }
@@ -111,7 +122,7 @@ impl Bench {
             machine,
             pool: Blocks::new(geometry.planes(), geometry.blocks_per_plane, geometry.units_per_block()),
             pages: Frontiers {
-                next: vec![[0; 2]; geometry.planes() as usize],
+                next: vec![[0; STREAMS]; geometry.planes() as usize],
                 full: vec![false; geometry.planes() as usize],
                 shared: VecDeque::new(),
                 sealed: BTreeSet::new(),
@@ -145,7 +156,7 @@ impl Bench {
             3 => given(OpKind::Erase, Class::Erase, Purpose::GcErase),
             4 => given(OpKind::Program, Class::Meta, Purpose::Metadata),
             5 => program(plane, Frontier::Gc, job),
-            6 => program(plane, Frontier::User, job),
+            6 => program(plane, Frontier::User(Handle(r.below(2) as u8)), job),
             _ => {
                 self.pages.shared.push_back(job);
                 self.machine.wake(self.geometry.station(plane));
