@@ -58,7 +58,7 @@ const SHAPES: [Shape; 63] = [
     Shape { name: "tiny-d1-placed", handles: 3, blocks_per_plane: 20, ..PLAIN },
     Shape { name: "tiny-d1-placed-dynamic", handles: 3, allocation: Allocation::Dynamic, cell: Cell::Mlc, parallel: [1, 1, 2],
         blocks_per_plane: 20, buffer_units: 16, range_flush: RangeFlushSupport::Selective, ..PLAIN },
-    Shape { name: "tiny-d2-placed", mode: BufferMode::PowerLossProtected, handles: 4, buffer_units: 12, blocks_per_plane: 22, ..PLAIN },
+    Shape { name: "tiny-d2-placed", mode: BufferMode::PowerLossProtected, handles: 4, buffer_units: 12, blocks_per_plane: 20, ..PLAIN },
     Shape { name: "tiny-d2-range", mode: BufferMode::PowerLossProtected, buffer_units: 12, ..RANGE },
     ORDERED,
     Shape { name: "tiny-d3-write-back", order: PersistPolicy::InOrderWriteBack, blocks_per_plane: 14, eager_blocks: 1, ..ORDERED },
