@@ -6,7 +6,7 @@
 
 use super::copy::{self, Copy};
 use super::draw::{self, Drawn, Random};
-use super::layers::{LAYERS, Suite};
+use super::layers::{LAYERS, Layer, Suite};
 use super::run::{self, Outcome};
 use flashweir_judges::host::root;
 use serde_json::Value;
@@ -54,15 +54,19 @@ fn draw(all: &[Drawn], evidence: &Value, seed: u64, count: usize) -> Vec<(Drawn,
         };
         let mut pairs: Vec<(Drawn, Suite)> = found.filter_map(pair).collect();
         random.shuffle(&mut pairs);
-        pairs.truncate(count.div_ceil(LAYERS.len()));
+        pairs.truncate(count.div_ceil(layers_of(evidence).count()));
         pairs
     };
-    LAYERS.iter().map(|layer| layer.name).flat_map(of_layer).collect()
+    layers_of(evidence).map(|layer| layer.name).flat_map(of_layer).collect()
+}
+
+/// The layers that the evidence has; a newer one is not in it yet.
+fn layers_of(evidence: &Value) -> impl Iterator<Item = &'static Layer> + '_ {
+    LAYERS.iter().filter(|layer| !evidence["sums"]["layers"][layer.name].is_null())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::layers::Layer;
     use super::*;
 
     #[test]
@@ -72,9 +76,7 @@ mod tests {
         let all = draw::all(&copy::find().expect("the files are there"), &BTreeSet::new());
         for seed in 0..3 {
             let pairs = draw(&all, &evidence, seed, 14);
-            // A layer that is newer than the evidence is not in it yet.
-            let is_there = |layer: &&Layer| !evidence["sums"]["layers"][layer.name].is_null();
-            for layer in LAYERS.iter().filter(is_there) {
+            for layer in layers_of(&evidence) {
                 let count = pairs.iter().filter(|(drawn, _)| drawn.layer == layer.name).count();
                 assert!(count > 0, "no mutant of {} is left: gather the evidence again", layer.name);
             }

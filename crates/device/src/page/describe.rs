@@ -27,17 +27,19 @@ impl PageFtl {
         for plane in 0..cx.geometry.planes() {
             let id = flashweir_ftl::PlaneId(plane);
             let c = &self.collections[plane as usize];
+            let waits = |frontier| cx.flash.machine.has_waiting_program(id, frontier);
+            let offer = |frontier| self.space.offer(&cx.flash.blocks, id, frontier);
             text += &format!(
-                "plane {plane}: free {} valid {} {c:?} user waits {} gc waits {} offer {:?}\n",
+                "plane {plane}: free {} valid {} {c:?} user waits {} gc waits {} offers {:?}\n",
                 cx.flash.blocks.free_count(id),
                 cx.flash
                     .blocks
                     .of_plane(id)
                     .map(|b| cx.flash.blocks.valid(flashweir_ftl::BlockId(b)))
                     .sum::<u32>(),
-                cx.flash.machine.has_waiting_program(id, Frontier::USER),
-                cx.flash.machine.has_waiting_program(id, Frontier::Gc),
-                self.space.offer(&cx.flash.blocks, id, Frontier::USER)
+                self.space.user_frontiers().any(waits),
+                waits(Frontier::Gc),
+                self.space.user_frontiers().map(offer).collect::<Vec<_>>()
             );
         }
         text

@@ -91,8 +91,9 @@ impl PageFtl {
             self.fail_page(cx, page);
         } else if cx.config.ftl.allocation == Allocation::Dynamic {
             self.space.push_shared(page);
-            self.start_idle_station(cx);
-            (0..cx.geometry.planes()).map(PlaneId).for_each(|plane| self.want_block(cx, plane, page));
+            if !self.start_idle_station(cx) && self.space.has_placement() {
+                (0..cx.geometry.planes()).map(PlaneId).for_each(|plane| self.want_block(cx, plane, page));
+            }
         } else {
             self.want_block(cx, plane, page);
             let station = cx.flash.machine.push(self.space.op(page));
@@ -123,14 +124,16 @@ impl PageFtl {
         }
     }
 
-    /// Wakes the next idle station for work from the shared queue; the stations of the channels take turns.
-    fn start_idle_station(&mut self, cx: &mut Cx) {
+    /// Wakes the next idle station for work from the shared queue; the stations of the channels take turns. Returns whether there was
+    /// one.
+    fn start_idle_station(&mut self, cx: &mut Cx) -> bool {
         let is_fit = |station| cx.flash.machine.is_idle(station) && self.has_room(cx, station);
         let found = cx.flash.machine.resting(self.station_turn).find(|&(_, station)| is_fit(station));
-        let Some((nth, station)) = found else { return };
+        let Some((nth, station)) = found else { return false };
         cx.flash.machine.wake(station);
         cx.start(station, &mut self.space);
         self.station_turn = (nth + 1) % cx.geometry.stations();
+        true
     }
 
     /// Whether at least one plane of the station has room for the next page of the shared queue.

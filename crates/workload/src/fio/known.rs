@@ -205,7 +205,10 @@ const IGNORED: &[(&str, &[&str])] = &[
             "zone_reset_frequency",
         ],
     ),
-    ("placement by data streams and by schemes is not modelled", &["write_hint", "dp_scheme", "stream_id"]),
+    (
+        "hints of lifetime, data streams and placement schemes are not modelled",
+        &["write_hint", "dp_scheme", "stream_id"],
+    ),
     (
         "every job uses the one simulated device",
         &[
