@@ -6,6 +6,7 @@
 //! A new format is a folder that implements [`Volumes`] and [`Mounted`](crate::Mounted), a variant of [`Kind`] with its line in
 //! [`Kind::format`], and a field for its options in [`Mode`] and [`NewVolume`].
 
+use crate::alfs::{self, AlfsOptions};
 use crate::any::AnyFs;
 use crate::boxed::Boxed;
 use crate::ext4::{self, Ext4Options};
@@ -25,6 +26,8 @@ pub enum Kind {
     F2fs,
     /// ext4.
     Ext4,
+    /// ALFS, for disks of append segments.
+    Alfs,
 }
 
 /// A format, and how a volume of it is mounted.
@@ -36,6 +39,8 @@ pub struct Mode {
     pub f2fs: F2fsOptions,
     /// How ext4 is.
     pub ext4: Ext4Options,
+    /// How ALFS is.
+    pub alfs: AlfsOptions,
 }
 
 /// Options of a new volume, for each format.
@@ -45,6 +50,8 @@ pub struct NewVolume {
     pub f2fs: f2fs::Options,
     /// Options for ext4.
     pub ext4: ext4::Options,
+    /// Options for ALFS.
+    pub alfs: alfs::Options,
 }
 
 /// Result of a file system of any format.
@@ -52,7 +59,7 @@ pub type Result<T> = std::result::Result<T, AnyError>;
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::F2fs, Self::Ext4];
+    pub const ALL: [Self; 3] = [Self::F2fs, Self::Ext4, Self::Alfs];
 
     /// The functions of the format.
     fn format(self) -> &'static dyn Dispatch {
@@ -60,9 +67,12 @@ impl Kind {
             Of { new: |new| &new.f2fs, options: |mode| &mode.f2fs, options_mut: |mode| &mut mode.f2fs };
         const EXT4: Of<ext4::Named> =
             Of { new: |new| &new.ext4, options: |mode| &mode.ext4, options_mut: |mode| &mut mode.ext4 };
+        const ALFS: Of<alfs::Named> =
+            Of { new: |new| &new.alfs, options: |mode| &mode.alfs, options_mut: |mode| &mut mode.alfs };
         match self {
             Self::F2fs => &F2FS,
             Self::Ext4 => &EXT4,
+            Self::Alfs => &ALFS,
         }
     }
 
@@ -86,6 +96,25 @@ impl Kind {
         self.format().has_range_flushes()
     }
 
+    /// Whether it is for disks of append segments, and only for those.
+    pub fn appends(self) -> bool {
+        self.format().appends()
+    }
+
+    /// Whether a disk can have such a volume. Errors: what kind of disk it is, and what fits instead.
+    fn fits(self, port: &dyn BlockPort) -> Result<()> {
+        let title = self.title();
+        match (self.appends(), port.segment_blocks() > 0) {
+            (true, false) => Err(AnyError::refused(format!(
+                "{title} is for disks of append segments, and this one has none: f2fs and ext4 fit it"
+            ))),
+            (false, true) => Err(AnyError::refused(format!(
+                "{title} writes over blocks, and this disk consists of append segments: alfs fits it"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// The format of the volume that a disk has, be it broken.
     ///
     /// # Errors
@@ -93,7 +122,7 @@ impl Kind {
     pub async fn find(port: &dyn BlockPort) -> Result<std::result::Result<Self, AnyError>> {
         let mut reasons = Vec::new();
         // The last one first: F2FS has a second superblock, which another format may have left there.
-        for kind in Self::ALL.into_iter().rev() {
+        for kind in Self::ALL.into_iter().rev().filter(|kind| kind.fits(port).is_ok()) {
             match kind.format().find(port).await? {
                 None => return Ok(Ok(kind)),
                 Some(reason) => reasons.insert(0, reason),
@@ -107,7 +136,10 @@ impl Kind {
     /// # Errors
     /// The options make none, or what the disk says.
     pub fn mkfs<'a>(self, port: &'a dyn BlockPort, new: &'a NewVolume) -> Boxed<'a, Result<Described>> {
-        self.format().mkfs(port, new)
+        match self.fits(port) {
+            Ok(()) => self.format().mkfs(port, new),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
     }
 
     /// Checks a volume that is not mounted.
@@ -115,7 +147,10 @@ impl Kind {
     /// # Errors
     /// There is no volume, it has what is not supported, or what the disk says.
     pub fn check(self, port: Rc<dyn BlockPort>) -> Boxed<'static, Result<Checked>> {
-        self.format().check(port)
+        match self.fits(&*port) {
+            Ok(()) => self.format().check(port),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
     }
 }
 
@@ -125,7 +160,10 @@ impl Mode {
     /// # Errors
     /// There is no volume, it has what is not supported or is corrupt, or what the disk says.
     pub fn mount(&self, port: Rc<dyn BlockPort>) -> Boxed<'static, Result<AnyFs>> {
-        self.kind.format().mount(port, self)
+        match self.kind.fits(&*port) {
+            Ok(()) => self.kind.format().mount(port, self),
+            Err(error) => Box::pin(std::future::ready(Err(error))),
+        }
     }
 
     /// How what is committed is kept in its order.
@@ -184,15 +222,25 @@ impl From<Ext4Options> for Mode {
     }
 }
 
+impl From<AlfsOptions> for Mode {
+    fn from(alfs: AlfsOptions) -> Self {
+        Self { alfs, ..Kind::Alfs.into() }
+    }
+}
+
 impl NewVolume {
     /// One of so many blocks with the usual options.
     pub fn new(blocks: u64) -> Self {
-        Self { f2fs: f2fs::Options::new(blocks), ext4: ext4::Options::new(blocks) }
+        Self {
+            f2fs: f2fs::Options::new(blocks),
+            ext4: ext4::Options::new(blocks),
+            alfs: alfs::Options::new(blocks),
+        }
     }
 
     /// The same, with this user and group for the root directory.
     pub fn owned_by(mut self, owner: (u32, u32)) -> Self {
-        (self.f2fs.root_owner, self.ext4.root_owner) = (owner, owner);
+        (self.f2fs.root_owner, self.ext4.root_owner, self.alfs.root_owner) = (owner, owner, owner);
         self
     }
 }
@@ -202,6 +250,7 @@ trait Dispatch {
     fn name(&self) -> &'static str;
     fn title(&self) -> &'static str;
     fn has_range_flushes(&self) -> bool;
+    fn appends(&self) -> bool;
     /// Nothing if there is such a volume, or why there is none: `an F2FS volume: …`.
     fn find<'a>(&'a self, port: &'a dyn BlockPort) -> Boxed<'a, Result<Option<String>>>;
     fn mkfs<'a>(&self, port: &'a dyn BlockPort, new: &'a NewVolume) -> Boxed<'a, Result<Described>>;
@@ -234,6 +283,10 @@ impl<F: Volumes> Dispatch for Of<F> {
         F::HAS_RANGE_FLUSHES
     }
 
+    fn appends(&self) -> bool {
+        F::APPENDS
+    }
+
     fn find<'a>(&'a self, port: &'a dyn BlockPort) -> Boxed<'a, Result<Option<String>>> {
         Box::pin(async move {
             match F::superblock(port).await {
@@ -264,11 +317,13 @@ impl<F: Volumes> Dispatch for Of<F> {
     }
 
     fn commit_mode(&self, mode: &Mode) -> CommitMode {
-        *F::commit_mode(&mut (self.options)(mode).clone())
+        F::commit_mode(&mut (self.options)(mode).clone()).copied().unwrap_or_default()
     }
 
     fn set_commit_mode(&self, mode: &mut Mode, commit_mode: CommitMode) {
-        *F::commit_mode((self.options_mut)(mode)) = commit_mode;
+        if let Some(known) = F::commit_mode((self.options_mut)(mode)) {
+            *known = commit_mode;
+        }
     }
 
     fn describe(&self, mode: &Mode) -> String {

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod acl;
+pub mod alfs;
 mod any;
 mod boxed;
 mod engine;

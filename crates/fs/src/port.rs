@@ -12,13 +12,19 @@
 //! 4. Requests are submitted in the order of the calls of [`BlockPort::submit`]. Nothing else is ordered, except for what
 //!    `order` asks of a stream and what flushes promise.
 //!
-//! A disk with append segments is an [`AppendPort`]; the place of an append comes with its answer ([`Ticket::appended`]).
+//! A disk may consist of append segments ([`BlockPort::segment_blocks`]): a block is written once between two discards of its segment, and
+//! only at the write pointer; a discard is of one whole segment. Such a disk is an [`AppendPort`]; the place of an append comes with its
+//! answer ([`Ticket::appended`]). [`Sequencer`] brings writes of several tasks into the order of their blocks.
 //!
 //! Deliberately absent: caching, merging, retries, and any knowledge of what a block is for.
 
 mod image;
+mod sequencer;
+mod segments;
 
 pub use image::{Image, block_on};
+pub use sequencer::Sequencer;
+pub use segments::Segments;
 
 use flashweir_core::command::{SegmentId, StreamId, Tag};
 use flashweir_core::{Contents, DeviceError, Order, Payload};
@@ -58,6 +64,8 @@ pub enum Request {
     /// Blocks take over the contents that others have now: all of them or none after a power cut, durable with the next flush
     /// (share §2). At most [`BlockPort::share_blocks_max`] blocks.
     Share(Share),
+    /// Where a segment is written next ([`Ticket::reported`]); of a disk with append segments.
+    Report(SegmentId),
 }
 
 /// Blocks that take over the contents of others.
@@ -179,6 +187,11 @@ pub trait BlockPort: fmt::Debug {
         0
     }
 
+    /// Blocks of an append segment; 0 if blocks may be written in any order, and over again.
+    fn segment_blocks(&self) -> u32 {
+        0
+    }
+
     /// Hands a request over; it is under way when this returns.
     fn submit(&self, request: Request) -> Ticket;
 
@@ -212,6 +225,11 @@ pub trait BlockPort: fmt::Debug {
         self.submit(Request::Barrier(stream))
     }
 
+    /// Asks where a segment is written next.
+    fn report(&self, segment: SegmentId) -> Ticket {
+        self.submit(Request::Report(segment))
+    }
+
     /// Submits a SHARE.
     fn share(&self, share: Share) -> Ticket {
         self.submit(Request::Share(share))
@@ -228,8 +246,10 @@ pub trait AppendPort: BlockPort {
 struct State {
     reached: Option<Moment>,
     answer: Option<Answer>,
-    /// First block in the segment, of an append that was answered.
+    /// First block in the segment, of an append that was answered; or the write pointer that was asked for.
     offset: Option<u32>,
+    /// What reaches the same stages, if nobody waits for this request itself.
+    follower: Option<Progress>,
     /// Waker of the first waiting task, which is usually the only one, and the stage for which it waits.
     waker: Option<(Moment, Waker)>,
     /// Wakers of the others, in the order in which they came.
@@ -288,6 +308,26 @@ impl Ticket {
     /// Waits until the device has taken the data.
     pub async fn transferred(&self) {
         self.reached(Moment::Transferred).await;
+    }
+
+    /// Waits for the answer to [`Request::Report`]: the number of the block in the segment that is written next. Errors: what the device
+    /// said. Panics if the request was another one (a bug of ours).
+    pub async fn reported(self) -> Result<u32, PortError> {
+        self.appended().await
+    }
+
+    /// Lets `progress` reach whatever this request reaches.
+    fn hand_to(self, progress: Progress) {
+        let mut state = self.state.borrow_mut();
+        match (state.reached, state.answer.take()) {
+            (Some(Moment::Completed), Some(answer)) => progress.complete(answer),
+            (reached, _) => {
+                if let Some(moment) = reached {
+                    progress.reach(moment);
+                }
+                state.follower = Some(progress);
+            }
+        }
     }
 
     /// Whether the answer is there.
@@ -353,12 +393,31 @@ impl Progress {
         state.reached = Some(moment);
         let first = state.waker.take_if(|(of, _)| *of <= moment);
         let has_others = !state.wakers.is_empty();
+        let has_follower = state.follower.is_some();
         drop(state);
+        if has_follower {
+            self.lead(moment);
+        }
         if let Some((_, waker)) = first {
             waker.wake();
         }
         if has_others {
             self.wake_others(moment);
+        }
+    }
+
+    #[cold]
+    fn lead(&self, moment: Moment) {
+        let mut state = self.state.borrow_mut();
+        let (follower, answer) = (state.follower.take(), state.answer.take_if(|_| moment == Moment::Completed));
+        drop(state);
+        match (follower, answer) {
+            (Some(follower), Some(answer)) => follower.complete(answer),
+            (Some(follower), None) => {
+                follower.reach(moment);
+                self.state.borrow_mut().follower = Some(follower);
+            }
+            (None, _) => (),
         }
     }
 

@@ -17,6 +17,8 @@ pub(crate) trait Volumes: Format + Sized + 'static {
     const KEY: &'static str;
     /// Whether a mount of it makes use of range flushes.
     const HAS_RANGE_FLUSHES: bool;
+    /// Whether it is for disks of append segments, and only for those.
+    const APPENDS: bool = false;
     /// Superblock of a volume.
     type Superblock: 'static;
     /// Options of a new volume.
@@ -51,8 +53,8 @@ pub(crate) trait Volumes: Format + Sized + 'static {
     /// Checks a volume that is not mounted.
     fn check(port: Rc<dyn BlockPort>) -> Boxed<'static, Result<Checked, Error<Self>>>;
 
-    /// How what is committed is kept in its order.
-    fn commit_mode(options: &mut Self::Options) -> &mut CommitMode;
+    /// How what is committed is kept in its order, if that can be chosen.
+    fn commit_mode(options: &mut Self::Options) -> Option<&mut CommitMode>;
 
     /// Words for people that say how a volume is mounted.
     fn describe(options: &Self::Options) -> String;

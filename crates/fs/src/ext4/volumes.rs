@@ -54,8 +54,8 @@ impl Volumes for Named {
         })
     }
 
-    fn commit_mode(options: &mut Ext4Options) -> &mut CommitMode {
-        &mut options.commit_mode
+    fn commit_mode(options: &mut Ext4Options) -> Option<&mut CommitMode> {
+        Some(&mut options.commit_mode)
     }
 
     fn describe(options: &Ext4Options) -> String {

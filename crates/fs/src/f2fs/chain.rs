@@ -3,12 +3,13 @@
 //! Place in the data flow: a mount for writing recovers what is here, a check counts it.
 //!
 //! Invariant: a chain ends, whatever the disk holds: at a block that is not of this checkpoint, outside of the main area,
-//! or that was met before.
+//! that was never written, or that was met before.
 
-use super::error::Result;
+use super::error::{Error, Result};
 use super::layout::node::Footer;
 use super::layout::{Addr, Log, Nid};
 use super::volume::Volume;
+use crate::alfs::map::is_unwritten;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A node of a chain.
@@ -66,7 +67,12 @@ impl Volume {
         let mut addr = self.geometry().main_block(cursor.segment, cursor.offset.into());
         let (mut chain, mut seen) = (Vec::new(), BTreeSet::new());
         while self.geometry().place_of(addr).is_some() && seen.insert(addr) {
-            let footer = Footer::decode(&self.block(addr).await?);
+            let block = match self.block(addr).await {
+                // The log has not got any further.
+                Err(Error::Port(error)) if is_unwritten(&error) => break,
+                block => block?,
+            };
+            let footer = Footer::decode(&block);
             if !self.epoch().admits(&footer) {
                 break;
             }

@@ -60,7 +60,7 @@ impl Report {
         self.problems.is_empty()
     }
 
-    fn add(&mut self, name: &'static str, what: String) {
+    pub(crate) fn add(&mut self, name: &'static str, what: String) {
         tell(&mut self.problems, &mut self.problems_untold, name, what);
     }
 }
@@ -71,7 +71,11 @@ pub fn check(port: Rc<dyn BlockPort>) -> Boxed<'static, Result<Report>> {
 }
 
 async fn look(port: Rc<dyn BlockPort>) -> Result<Report> {
-    let volume = Volume::mount(port).await?;
+    check_volume(Volume::mount(port).await?).await
+}
+
+/// Checks a volume that was mounted for reading.
+pub(crate) async fn check_volume(volume: Volume) -> Result<Report> {
     let mut checker = Checker {
         nat: volume.nat_entries().await?,
         sit: volume.sit_entries().await?,
@@ -88,7 +92,9 @@ async fn look(port: Rc<dyn BlockPort>) -> Result<Report> {
         },
         volume,
     };
-    checker.superblocks().await?;
+    if checker.volume.node_map().is_none() {
+        checker.superblocks().await?;
+    }
     checker.walk().await?;
     checker.links();
     checker.tables();

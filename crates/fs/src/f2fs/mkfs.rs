@@ -23,12 +23,12 @@ const WIPE_BLOCKS: u32 = 256;
 /// A zone for each log, and as many again to write on.
 const ZONES_MIN: u32 = 2 * Log::ALL.len() as u32;
 /// Contents of files with these extensions hardly change.
-const COLD_EXTENSIONS: [&str; 22] = [
+pub(crate) const COLD_EXTENSIONS: [&str; 22] = [
     "jpg", "jpeg", "gif", "png", "webp", "heic", "mp3", "ogg", "opus", "flac", "m4a", "mp4", "mkv", "webm",
     "mov", "avi", "pdf", "zip", "gz", "xz", "zst", "apk",
 ];
 /// Contents of files with these extensions change often.
-const HOT_EXTENSIONS: [&str; 1] = ["db"];
+pub(crate) const HOT_EXTENSIONS: [&str; 1] = ["db"];
 
 /// Options of a new volume.
 #[derive(Clone, Debug)]
@@ -100,17 +100,17 @@ impl Options {
 
 /// The part of the main area that is not available to users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Overprovision {
+pub(crate) struct Overprovision {
     /// Segments that only cleaning may use.
-    reserved: u32,
+    pub(crate) reserved: u32,
     /// The reserved segments, and those that make cleaning cheap.
-    total: u32,
+    pub(crate) total: u32,
 }
 
 impl Overprovision {
     /// The segments for an over-provisioned part in hundredths of a per cent. With a smaller part sections are fuller when they are
     /// cleaned, so more of them are needed at once to gain one.
-    fn new(main_segments: u32, segments_per_section: u32, part: u32) -> Self {
+    pub(crate) fn new(main_segments: u32, segments_per_section: u32, part: u32) -> Self {
         let sections = 2 * (10_000 / part + 1) + Log::ALL.len() as u32;
         let reserved = sections.saturating_mul(segments_per_section);
         let rest = u64::from(main_segments.saturating_sub(reserved));
@@ -118,7 +118,7 @@ impl Overprovision {
     }
 
     /// The part that leaves users most blocks.
-    fn best(main_segments: u32, segments_per_section: u32) -> Self {
+    pub(crate) fn best(main_segments: u32, segments_per_section: u32) -> Self {
         let parts = (1..=95 * 100).map(|part| Self::new(main_segments, segments_per_section, part));
         parts.min_by_key(|overprovision| overprovision.total).expect("there are parts")
     }
@@ -242,7 +242,13 @@ async fn make(port: &dyn BlockPort, options: &Options) -> Result<Superblock> {
     let data_at = geometry.main_block(starts[Log::HotData.index()], 0);
     // Odd, and different for each volume: recovery must not take the nodes of an older volume for its own.
     let version = u64::from(u32::from_le_bytes(array_at(&options.uuid, 0)) >> 1 | 1);
-    write(port, node_at, &root_inode(options, version, data_at, Addr(node_at.0 + 1))).await?;
+    let root = Root {
+        features: options.features,
+        uuid: &options.uuid,
+        time: options.time,
+        owner: options.root_owner,
+    };
+    write(port, node_at, &root_inode(&root, version, data_at, Addr(node_at.0 + 1))).await?;
     write(port, data_at, &root_entries()).await?;
     write(port, geometry.nat_block(0, false), &first_nat_block(node_at)).await?;
 
@@ -314,11 +320,19 @@ async fn wipe(port: &dyn BlockPort, first: u32, count: u32) -> Result<()> {
     Ok(())
 }
 
-fn root_inode(options: &Options, version: u64, data: Addr, next: Addr) -> BlockBytes {
+/// The inode of the root directory, with one block.
+pub(crate) struct Root<'a> {
+    pub(crate) features: Features,
+    pub(crate) uuid: &'a [u8; 16],
+    pub(crate) time: Time,
+    pub(crate) owner: (u32, u32),
+}
+
+pub(crate) fn root_inode(options: &Root<'_>, version: u64, data: Addr, next: Addr) -> BlockBytes {
     let mut root = Inode::new(Nid::ROOT, Kind::Directory.mode_bits() | 0o755, options.features);
     root.inline &= !inline::DENTRY;
     root.links = 2;
-    (root.uid, root.gid) = options.root_owner;
+    (root.uid, root.gid) = options.owner;
     root.size = BLOCK_BYTES as u64;
     root.blocks = 2;
     root.depth = 1;
@@ -326,11 +340,11 @@ fn root_inode(options: &Options, version: u64, data: Addr, next: Addr) -> BlockB
     root.crtime = root.crtime.map(|_| options.time);
     root.set_address(0, data);
     root.set_footer(Footer { checkpoint: version, next, ..root.footer() });
-    let seed = super::layout::bytes::crc32(!0, &options.uuid);
+    let seed = super::layout::bytes::crc32(!0, options.uuid);
     root.encode(options.features, seed)
 }
 
-fn root_entries() -> BlockBytes {
+pub(crate) fn root_entries() -> BlockBytes {
     let mut block = [0; BLOCK_BYTES];
     for (slot, name) in [b".".as_slice(), b".."].into_iter().enumerate() {
         Slots::BLOCK.insert(&mut block, slot, &Entry::new(name, Nid::ROOT, Kind::Directory));

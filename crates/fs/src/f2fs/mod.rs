@@ -16,7 +16,7 @@ pub mod read;
 #[cfg(test)]
 mod tests;
 pub mod volume;
-mod volumes;
+pub(crate) mod volumes;
 pub mod write;
 
 pub use crate::order::CommitMode;

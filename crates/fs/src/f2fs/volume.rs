@@ -12,6 +12,9 @@ use super::layout::node::{Footer, Inode, Kind, blocks_max};
 use super::layout::summary::{self, Owner, Summary};
 use super::layout::tables::{self, NatEntry, SitEntry};
 use super::layout::{Addr, Geometry, Log, Nid, SEGMENT_BLOCKS, SegNo, Superblock};
+use crate::alfs;
+use crate::alfs::layout::ENTRIES_PER_BLOCK;
+use crate::alfs::map::Map;
 use crate::port::{BLOCK_BYTES, Block, BlockPort, bytes_of};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -35,8 +38,10 @@ pub struct Volume {
     summaries: Vec<Option<Summary>>,
     nat_journal: BTreeMap<Nid, NatEntry>,
     sit_journal: BTreeMap<SegNo, SitEntry>,
-    /// Blocks of the NAT that were read.
+    /// Blocks of the NAT, or of the inode map, that were read.
     nat_blocks: RefCell<BTreeMap<u32, Arc<[u8]>>>,
+    /// Where the tables are on a disk of append segments; they are at fixed places otherwise.
+    map: Option<Box<Map>>,
 }
 
 /// Reads the block at an address.
@@ -132,10 +137,47 @@ impl Volume {
             nat_journal: BTreeMap::new(),
             sit_journal: BTreeMap::new(),
             nat_blocks: RefCell::default(),
+            map: None,
         };
         volume.load_orphans().await?;
         volume.load_summaries().await?;
         Ok(volume)
+    }
+
+    /// A volume on a disk of append segments, whose checkpoint and map were found.
+    pub(crate) fn appended(
+        port: Rc<dyn BlockPort>,
+        map: Map,
+        checkpoint: Checkpoint,
+        epoch: Epoch,
+        orphans: Vec<Nid>,
+        summaries: [Summary; 3],
+    ) -> Self {
+        let summaries = summaries.map(Some).into_iter().chain([None, None, None]).collect();
+        Self {
+            port,
+            superblock: map.superblock.described(),
+            geometry: map.superblock.geometry(),
+            checkpoint,
+            epoch,
+            pack: 0,
+            orphans,
+            summaries,
+            nat_journal: BTreeMap::new(),
+            sit_journal: BTreeMap::new(),
+            nat_blocks: RefCell::default(),
+            map: Some(Box::new(map)),
+        }
+    }
+
+    /// Where the tables are on a disk of append segments.
+    pub(crate) fn node_map(&self) -> Option<&Map> {
+        self.map.as_deref()
+    }
+
+    /// The same, for what a mount does before anything else.
+    pub(crate) fn node_map_mut(&mut self) -> Option<&mut Map> {
+        self.map.as_deref_mut()
     }
 
     /// The address of block `index` of the valid checkpoint pack.
@@ -236,6 +278,10 @@ impl Volume {
         if let Some(entry) = self.nat_journal.get(&nid) {
             return Ok(*entry);
         }
+        if self.map.is_some() {
+            let block = self.nat_block(nid.0 / ENTRIES_PER_BLOCK).await?;
+            return Ok(alfs::layout::entry(&block, nid.0 % ENTRIES_PER_BLOCK));
+        }
         let (index, place) = Geometry::nat_place(nid);
         Ok(NatEntry::from_block(&self.nat_block(index).await?, place))
     }
@@ -246,8 +292,16 @@ impl Volume {
         if let Some(block) = cached {
             return Ok(block);
         }
-        let second = block_bit(&self.checkpoint.nat_versions, index as usize);
-        let block = self.block(self.geometry.nat_block(index, second)).await?;
+        let block = match &self.map {
+            None => {
+                let second = block_bit(&self.checkpoint.nat_versions, index as usize);
+                self.block(self.geometry.nat_block(index, second)).await?
+            }
+            Some(map) => {
+                let places = &map.entries.blocks[index as usize..][..1];
+                alfs::map::blocks_at(&*self.port, places).await?.swap_remove(0)
+            }
+        };
         self.nat_blocks.borrow_mut().insert(index, Arc::clone(&block));
         Ok(block)
     }
@@ -255,6 +309,17 @@ impl Volume {
     /// All entries of the NAT that are in use, by number.
     pub async fn nat_entries(&self) -> Result<BTreeMap<Nid, NatEntry>> {
         let mut entries = BTreeMap::new();
+        if let Some(map) = &self.map {
+            let written = (0u32..).zip(&map.entries.blocks).filter(|(_, place)| **place != Addr::NULL);
+            let (indices, places): (Vec<u32>, Vec<Addr>) = written.unzip();
+            let blocks = alfs::map::blocks_at(&*self.port, &places).await?;
+            for (index, block) in indices.into_iter().zip(blocks) {
+                let numbered = (0..ENTRIES_PER_BLOCK).map(|at| (Nid(index * ENTRIES_PER_BLOCK + at), at));
+                let numbered = numbered.map(|(nid, at)| (nid, alfs::layout::entry(&block, at)));
+                entries.extend(numbered.filter(|(_, entry)| entry.addr != Addr::NULL));
+            }
+            return Ok(entries);
+        }
         for index in 0..self.geometry.nat_blocks {
             let second = block_bit(&self.checkpoint.nat_versions, index as usize);
             let block = self.block(self.geometry.nat_block(index, second)).await?;
@@ -279,6 +344,14 @@ impl Volume {
     /// The SIT: one entry for each segment of the main area.
     pub async fn sit_entries(&self) -> Result<Vec<SitEntry>> {
         let mut entries = Vec::new();
+        if let Some(map) = &self.map {
+            let blocks = alfs::map::blocks_at(&*self.port, &map.usage.blocks).await?;
+            for segment in (0..self.geometry.main_segments).map(SegNo) {
+                let (index, place) = Geometry::sit_place(segment);
+                entries.push(SitEntry::from_block(&blocks[index as usize], place));
+            }
+            return Ok(entries);
+        }
         let mut block = (u32::MAX, Arc::<[u8]>::from([]));
         for segment in (0..self.geometry.main_segments).map(SegNo) {
             let (index, place) = Geometry::sit_place(segment);
@@ -317,14 +390,19 @@ impl Volume {
 
     /// The summary of a segment. If the pack has none for a node log, it is built from the footers of the nodes.
     pub async fn summary(&self, segment: SegNo) -> Result<Summary> {
-        let Some((log, _)) = self.log_at(segment) else {
+        let Some((log, cursor)) = self.log_at(segment) else {
             return Ok(Summary::decode(&self.block(self.geometry.summary_block(segment)).await?));
         };
         if let Some(summary) = &self.summaries[log.index()] {
             return Ok(summary.clone());
         }
         let mut summary = Summary::new(true);
-        let blocks = blocks_at(&*self.port, self.geometry.main_block(segment, 0), SEGMENT_BLOCKS).await?;
+        // What is behind the cursor may never have been written.
+        let count = if self.geometry.is_appended() { u32::from(cursor.offset) } else { SEGMENT_BLOCKS };
+        if count == 0 {
+            return Ok(summary);
+        }
+        let blocks = blocks_at(&*self.port, self.geometry.main_block(segment, 0), count).await?;
         for (owner, block) in summary.owners.iter_mut().zip(blocks.chunks(BLOCK_BYTES)) {
             let nid = Footer::decode(block).nid;
             let known = nid < self.geometry.nid_end();

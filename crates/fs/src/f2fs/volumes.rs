@@ -5,6 +5,7 @@ use super::layout::Superblock;
 use super::volume::superblock_of;
 use super::write::{CleanBy, F2fs, F2fsOptions, PlantedBug};
 use super::{Options, Report, check, mkfs};
+use crate::alfs;
 use crate::any::Mounted;
 use crate::boxed::Boxed;
 use crate::order::CommitMode;
@@ -46,12 +47,12 @@ impl Volumes for Named {
     fn check(port: Rc<dyn BlockPort>) -> Boxed<'static, Result<Checked>> {
         Box::pin(async move {
             let report = check(Rc::clone(&port)).await?;
-            Ok(checked(report, &superblock_of(&*port).await?))
+            Ok(checked(report, Self::described(&superblock_of(&*port).await?)))
         })
     }
 
-    fn commit_mode(options: &mut F2fsOptions) -> &mut CommitMode {
-        &mut options.commit_mode
+    fn commit_mode(options: &mut F2fsOptions) -> Option<&mut CommitMode> {
+        Some(&mut options.commit_mode)
     }
 
     fn describe(options: &F2fsOptions) -> String {
@@ -70,11 +71,13 @@ impl Volumes for Named {
 
 impl Mounted for F2fs {
     fn name(&self) -> &'static str {
-        Named::KEY
+        if self.appends() { alfs::Named::KEY } else { Named::KEY }
     }
 
     fn metrics(&self) -> Vec<Metric> {
-        self.metrics().list()
+        let mut metrics = self.metrics().list();
+        metrics.extend(self.map_metrics().into_iter().flat_map(|map| map.list()));
+        metrics
     }
 
     fn audit(&self) -> std::result::Result<(), String> {
@@ -82,11 +85,12 @@ impl Mounted for F2fs {
     }
 }
 
-fn checked(report: Report, superblock: &Superblock) -> Checked {
+/// Result of a check, with the description of its volume.
+pub(crate) fn checked(report: Report, described: Described) -> Checked {
     let Report { directories, files, others, orphans, nodes, data_blocks, reserved_blocks, .. } = report;
     let Report { is_clean, synced_files, checkpoint, .. } = report;
     let state = if is_clean { "unmounted" } else { "not unmounted" };
-    let volume = Some((Named::described(superblock), format!("{state}, checkpoint {checkpoint}")));
+    let volume = Some((described, format!("{state}, checkpoint {checkpoint}")));
     let synced = format!("{synced_files} files were synced after it, which a mount for writing recovers");
     let counts = format!(
         "{directories} directories, {files} files, {others} others, {orphans} orphans; {nodes} nodes, {data_blocks} blocks \

@@ -114,6 +114,7 @@ impl Image {
                 self.forget(block, count)
             }
             Request::Share(share) => self.remap(&share.remaps),
+            Request::Report(_) => Err(DeviceError::NotSupported("append segments").into()),
         }
     }
 

@@ -380,6 +380,8 @@ impl Superblock {
             main: self.main,
             main_segments: self.segments_main,
             segments_per_section: self.segments_per_section,
+            log_blocks: SEGMENT_BLOCKS,
+            nid_end: Nid((self.segments_nat / 2 * SEGMENT_BLOCKS).saturating_mul(NAT_PER_BLOCK)),
         }
     }
 }
@@ -400,9 +402,39 @@ pub struct Geometry {
     pub main_segments: u32,
     /// Segments in a section.
     pub segments_per_section: u32,
+    /// Blocks of a segment that a log fills. If they are not all, the next one is the segment's summary.
+    pub log_blocks: u32,
+    nid_end: Nid,
 }
 
 impl Geometry {
+    /// Layout of a volume that has nothing but a main area at a fixed place; each segment of it ends with its summary.
+    pub(crate) fn appended(main: Addr, main_segments: u32, segments_per_section: u32, nid_end: Nid) -> Self {
+        Self {
+            checkpoint: main,
+            sit: main,
+            sit_blocks: 0,
+            nat: main,
+            nat_blocks: 0,
+            ssa: main,
+            main,
+            main_segments,
+            segments_per_section,
+            log_blocks: SEGMENT_BLOCKS - 1,
+            nid_end,
+        }
+    }
+
+    /// Whether nothing is written over, and a section is written from its first block to its last one.
+    pub fn is_appended(&self) -> bool {
+        self.log_blocks < SEGMENT_BLOCKS
+    }
+
+    /// Blocks of a section that logs fill.
+    pub fn section_blocks(&self) -> u32 {
+        self.segments_per_section * self.log_blocks
+    }
+
     /// The block of the port at an address.
     pub fn block(addr: Addr) -> Block {
         Block(u64::from(addr.0))
@@ -415,7 +447,7 @@ impl Geometry {
 
     /// Upper bound of the node numbers of the volume.
     pub fn nid_end(&self) -> Nid {
-        Nid(self.nat_blocks.saturating_mul(NAT_PER_BLOCK))
+        self.nid_end
     }
 
     /// The block of the NAT that has a node's entry, and the entry's index there. `nid` must be below [`Self::nid_end`].
@@ -441,7 +473,10 @@ impl Geometry {
 
     /// The address of a segment's summary.
     pub fn summary_block(&self, segment: SegNo) -> Addr {
-        Addr(self.ssa.0 + segment.0)
+        match self.is_appended() {
+            true => self.main_block(segment, self.log_blocks),
+            false => Addr(self.ssa.0 + segment.0),
+        }
     }
 
     /// Segment and offset of a block of the main area; `None` for an address outside of it.
@@ -478,6 +513,8 @@ mod tests {
             main: Addr(5120),
             main_segments: 24,
             segments_per_section: 1,
+            log_blocks: SEGMENT_BLOCKS,
+            nid_end: Nid(1024 * 455),
         };
         assert_eq!(geometry.nat_block(511, false), Addr(2560 + 511));
         assert_eq!(geometry.nat_block(511, true), Addr(2560 + 512 + 511));

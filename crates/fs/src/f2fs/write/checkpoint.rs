@@ -3,7 +3,7 @@
 //! The order on the disk is: data, nodes, the blocks of [`area`](super::area) except for the last one; a flush; the last block,
 //! which is written durably. Until then the checkpoint before it is the valid one, and none of its blocks is written.
 
-use super::super::layout::checkpoint::{Checkpoint, Epoch, crc_of};
+use super::super::layout::checkpoint::{Checkpoint, Epoch};
 use super::super::layout::node::Footer;
 use super::super::layout::summary::Owner;
 use super::super::layout::tables::NatEntry;
@@ -11,9 +11,9 @@ use super::super::layout::{Log, Nid};
 use super::area::{Stored, Tables};
 use super::options::PlantedBug;
 use super::segments::Kept;
+use super::space::Discarded;
 use super::state::{State, push};
 use super::stop::Step;
-use crate::port::Block;
 use std::collections::BTreeSet;
 
 /// A checkpoint whose blocks have been submitted, except for the last one.
@@ -53,6 +53,7 @@ impl State {
         checkpoint.free_segments = self.segments_without_blocks();
         checkpoint.elapsed_s = self.space.clock.now_s();
         let is_forgotten = self.plants(PlantedBug::ForgottenOrphans);
+        let (planted, is_apart) = (self.planted, self.geometry.is_appended());
         let Self { area, nat, sit, logs, orphans, outbox, .. } = self;
         let tables = Tables {
             nat,
@@ -60,8 +61,10 @@ impl State {
             summaries: logs.iter().map(|log| &log.summary).collect(),
             nameless: orphans.iter().copied().filter(|_| !is_forgotten).collect(),
             is_unmount,
+            planted,
         };
-        let stored = area.store(&tables, &mut checkpoint, &mut |addr, block| push(outbox, addr, block, 0));
+        let stored =
+            area.store(&tables, &mut checkpoint, &mut |addr, block| push(outbox, addr, block, 0, is_apart));
         let kept = self.keep_valid();
         self.metrics.checkpoints += 1;
         self.changed = false;
@@ -71,11 +74,11 @@ impl State {
         Ok(Pending { checkpoint, kept, freed, stored })
     }
 
-    /// The checkpoint is complete; `discarded` are the ranges that were discarded among those that it freed.
-    pub(super) fn commit(&mut self, pending: Pending, discarded: &[(Block, u32)]) {
-        self.epoch = Epoch::of(&pending.checkpoint, crc_of(&pending.stored.last.1));
+    /// The checkpoint is complete; `discarded` is what was discarded of that which it freed.
+    pub(super) fn commit(&mut self, pending: Pending, discarded: &Discarded) {
+        self.epoch = Epoch::of(&pending.checkpoint, pending.stored.crc);
         self.checkpoint = pending.checkpoint;
-        self.area.turn(&pending.stored);
+        self.area.turn();
         self.since.freed.retain(|nid| !pending.freed.contains(nid));
         self.is_pending = false;
         self.forget(pending.kept, discarded);

@@ -111,7 +111,7 @@ impl State {
     }
 
     /// Valid blocks of a segment with their owners.
-    fn valid_blocks_of(&self, segment: SegNo) -> Step<Vec<(Addr, Owner)>> {
+    pub(super) fn valid_blocks_of(&self, segment: SegNo) -> Step<Vec<(Addr, Owner)>> {
         let entry = &self.sit[segment.0 as usize];
         if entry.valid == 0 {
             return Ok(Vec::new());
@@ -217,7 +217,7 @@ impl F2fs {
         Ok(())
     }
 
-    async fn move_data(&self, valid: Vec<(Addr, Owner)>) -> std::result::Result<(), Errno> {
+    pub(super) async fn move_data(&self, valid: Vec<(Addr, Owner)>) -> std::result::Result<(), Errno> {
         let mut wanted = Vec::with_capacity(valid.len());
         for (addr, owner) in valid {
             if self.run(|state| state.data_of(addr, owner)).await?.is_some() {

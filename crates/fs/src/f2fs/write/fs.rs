@@ -420,6 +420,9 @@ impl F2fs {
 
     /// Whether pages of a file that have blocks are written in place.
     pub(super) async fn is_in_place(&self, ino: Nid, pages: usize, cause: WriteCause) -> Result<bool> {
+        if self.appends() {
+            return Ok(false);
+        }
         let rules = &self.options.in_place;
         let is_cause = match cause {
             WriteCause::Background => rules.background,

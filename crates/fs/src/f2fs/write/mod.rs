@@ -14,6 +14,7 @@
 
 mod area;
 mod audit;
+mod behind;
 mod by_nid;
 mod checkpoint;
 mod clean;
@@ -39,7 +40,7 @@ mod tests;
 
 use super::error::{Error, Result};
 use super::layout::checkpoint::Flags;
-use super::layout::{Addr, Log, Nid};
+use super::layout::{Addr, Log, Nid, SegNo};
 use super::volume::Volume;
 use crate::boxed::Boxed;
 use crate::engine::errno;
@@ -57,11 +58,14 @@ use ordered::Ordered;
 pub use recovered::Recovered;
 use segments::Space;
 use since::Since;
+use space::Discarded;
 use state::{OpenLog, State};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use stop::{Step, Stop};
+pub use area::AlfsMetrics;
+pub(crate) use segments::OPEN_SECTIONS;
 pub use tags::METADATA;
 use tags::in_place_tag;
 
@@ -176,6 +180,25 @@ impl F2fs {
 
     async fn open(port: Rc<dyn BlockPort>, options: F2fsOptions) -> Result<Self> {
         let volume = Volume::mount(Rc::clone(&port)).await?;
+        Self::on(volume, port, options, None).await
+    }
+
+    /// Mounts a volume on append segments for writing; `written` is the number of blocks that are written in each section.
+    pub(crate) fn appending(
+        volume: Volume,
+        port: Rc<dyn BlockPort>,
+        options: F2fsOptions,
+        written: Vec<u32>,
+    ) -> Boxed<'static, Result<Self>> {
+        Box::pin(Self::on(volume, port, options, Some(written)))
+    }
+
+    async fn on(
+        volume: Volume,
+        port: Rc<dyn BlockPort>,
+        options: F2fsOptions,
+        written: Option<Vec<u32>>,
+    ) -> Result<Self> {
         let flags = volume.checkpoint().flags;
         if flags.has(Flags::ERROR) || flags.has(Flags::FSCK) {
             return Err(Error::Corrupt("it says that it has to be checked".into()));
@@ -196,7 +219,7 @@ impl F2fs {
             inline_data: options.inline_data,
             inline_dentry: options.inline_dentry,
             fastboot: options.fastboot,
-            ..Self::load_state(&volume).await?
+            ..Self::load_state(&volume, written.as_deref()).await?
         };
         let fs = Self {
             volume,
@@ -232,11 +255,11 @@ impl F2fs {
             failed: Cell::new(false),
             changes: Event::default(),
         };
-        fs.recover().await?;
+        fs.recover(written.as_deref()).await?;
         Ok(fs)
     }
 
-    async fn load_state(volume: &Volume) -> Result<State> {
+    async fn load_state(volume: &Volume, written: Option<&[u32]>) -> Result<State> {
         let checkpoint = volume.checkpoint().clone();
         let geometry = *volume.geometry();
         let sit = volume.sit_entries().await?;
@@ -245,7 +268,10 @@ impl F2fs {
             let cursor = checkpoint.cursor(log);
             logs.push(OpenLog { cursor, summary: volume.summary(cursor.segment).await? });
         }
-        let space = Space::new(&geometry, &checkpoint, &sit);
+        let mut space = Space::new(&geometry, &checkpoint, &sit);
+        if let Some(written) = written {
+            space.settle_written(&geometry, &checkpoint, &sit, written).map_err(Error::Corrupt)?;
+        }
         Ok(State {
             superblock: volume.superblock().clone(),
             geometry,
@@ -314,6 +340,11 @@ impl F2fs {
     /// Counters since the mount.
     pub fn metrics(&self) -> F2fsMetrics {
         self.state.borrow().metrics
+    }
+
+    /// Counters of the map since the mount, of a volume on append segments.
+    pub fn map_metrics(&self) -> Option<AlfsMetrics> {
+        self.state.borrow().area.map_metrics()
     }
 
     /// Begins a write of a file's data, or of any files (0); checkpoints wait until it has ended.
@@ -515,20 +546,51 @@ impl F2fs {
         result
     }
 
-    /// Discards blocks that a checkpoint frees, if at least `blocks_min` are in a row. Returns the ranges.
+    /// Discards blocks that a checkpoint frees, if at least `blocks_min` are in a row.
     async fn discard(
         &self,
         pending: &checkpoint::Pending,
         blocks_min: u32,
-    ) -> Vec<(crate::port::Block, u32)> {
-        let discarded = self.freed_by(pending, blocks_min);
+    ) -> std::result::Result<Discarded, Errno> {
+        if self.appends() {
+            return self.discard_sections(pending).await;
+        }
+        let ranges = self.freed_by(pending, blocks_min);
         let tickets: Vec<_> =
-            discarded.iter().map(|&(block, count)| self.port.discard(block, count)).collect();
+            ranges.iter().map(|&(block, count)| self.port.discard(block, count)).collect();
         for ticket in tickets {
             // The state is the same if the disk cannot discard.
             let _ = ticket.completed().await;
         }
-        discarded
+        Ok(Discarded { ranges, ..Discarded::default() })
+    }
+
+    /// Whether the disk consists of append segments.
+    pub(super) fn appends(&self) -> bool {
+        self.state.borrow().geometry.is_appended()
+    }
+
+    /// Discards the append segments that a checkpoint frees: nothing could be written there otherwise.
+    async fn discard_sections(
+        &self,
+        pending: &checkpoint::Pending,
+    ) -> std::result::Result<Discarded, Errno> {
+        let (sections, segments, blocks) = {
+            let state = self.state.borrow();
+            let sections: BTreeSet<u32> = state.freed_sections(&pending.kept).into_iter().collect();
+            let blocks = self.port.segment_blocks();
+            let first = |section: u32| state.geometry.main_block(SegNo(section * state.geometry.segments_per_section), 0);
+            let mut segments: Vec<u32> = sections.iter().map(|section| first(*section).0 / blocks).collect();
+            segments.extend(state.area.dead_segments().iter().map(|segment| segment.0));
+            (sections, segments, blocks)
+        };
+        let discard = |segment: &u32| {
+            self.port.discard(crate::port::Block(u64::from(*segment) * u64::from(blocks)), blocks)
+        };
+        let tickets: Vec<Ticket> = segments.iter().map(discard).collect();
+        self.state.borrow_mut().metrics.discarded_blocks += segments.len() as u64 * u64::from(blocks);
+        answers(tickets).await?;
+        Ok(Discarded { sections, ..Discarded::default() })
     }
 
     fn freed_by(&self, pending: &checkpoint::Pending, blocks_min: u32) -> Vec<(crate::port::Block, u32)> {
@@ -580,9 +642,9 @@ impl F2fs {
         if asked.is_all() || !planted(PlantedBug::NoFileInCheckpoint) {
             tags.extend(others);
         }
-        let mut discarded = Vec::new();
+        let mut discarded = Discarded::default();
         if planted(PlantedBug::EarlyDiscard) {
-            discarded = self.discard(&pending, 1).await;
+            discarded = self.discard(&pending, 1).await?;
         }
         if !planted(PlantedBug::NoFlushBeforeLastBlock) {
             self.flush(flushing, &tags).await?;
@@ -591,8 +653,8 @@ impl F2fs {
         answer(self.port.write(last)).await?;
         // A task that looked up a block before the checkpoint may still be reading it.
         self.changes.until(|| self.reading.borrow().first().is_none_or(|&first| first >= reads_before)).await;
-        if self.options.discard && !planted(PlantedBug::EarlyDiscard) {
-            discarded = self.discard(&pending, self.options.discard_blocks_min).await;
+        if (self.options.discard || self.appends()) && !planted(PlantedBug::EarlyDiscard) {
+            discarded = self.discard(&pending, self.options.discard_blocks_min).await?;
         }
         let mut state = self.state.borrow_mut();
         let prepared = state.space.prepared();

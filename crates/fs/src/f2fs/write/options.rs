@@ -248,11 +248,13 @@ pub enum PlantedBug {
     LostBarrier,
     /// Dual mode: fdatabarrier forgets the nodes of pages that moved to another place.
     ForgottenMoves,
+    /// Append segments: cleaning of the map does not move blocks of places.
+    LostTimb,
 }
 
 impl PlantedBug {
     /// All planted bugs, with their names.
-    pub const ALL: [(Self, &'static str); 19] = [
+    pub const ALL: [(Self, &'static str); 20] = [
         (Self::NoMetadataFlush, "no-metadata-flush"),
         (Self::NoDataFlush, "no-data-flush"),
         (Self::NoInode, "no-inode"),
@@ -272,15 +274,37 @@ impl PlantedBug {
         (Self::OpenNodes, "open-nodes"),
         (Self::LostBarrier, "lost-barrier"),
         (Self::ForgottenMoves, "forgotten-moves"),
+        (Self::LostTimb, "lost-timb"),
     ];
 
     /// Whether the bug can have an effect with these options.
     pub fn is_of(self, options: &F2fsOptions) -> bool {
         let is_dual = options.commit_mode == CommitMode::DualMode;
         match self {
+            Self::LostTimb => false,
             Self::NoDataInCheckpoint | Self::NoFileInCheckpoint => !is_dual,
             Self::UnorderedData | Self::OpenNodes | Self::LostBarrier | Self::ForgottenMoves => is_dual,
             _ => true,
+        }
+    }
+
+    /// Whether the bug can have an effect on a volume on append segments; `has_chains` says whether fsync writes nodes.
+    pub(crate) fn is_of_alfs(self, has_chains: bool) -> bool {
+        match self {
+            // Discards decide what can be written there, and nothing is written over.
+            Self::EarlyReuse => false,
+            // The nodes of fsync are written with FUA, and checkpoints flush everything.
+            Self::NoMetadataFlush | Self::NoDataInCheckpoint | Self::NoFileInCheckpoint => false,
+            Self::UnorderedData | Self::OpenNodes | Self::LostBarrier | Self::ForgottenMoves => false,
+            Self::NoFlushBeforeLastBlock | Self::LazyLastBlock | Self::ForgottenOrphans => true,
+            Self::EarlyDiscard | Self::LostTimb => true,
+            Self::NoDataFlush
+            | Self::NoInode
+            | Self::EarlyMark
+            | Self::NoDentryMark
+            | Self::ForgottenRename
+            | Self::ForgottenDirectory
+            | Self::ForgottenLinks => has_chains,
         }
     }
 }

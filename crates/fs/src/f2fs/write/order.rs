@@ -34,6 +34,7 @@
 use super::super::layout::{Geometry, Nid};
 use super::checkpoint::Pending;
 use super::options::{Flushing, PlantedBug};
+use super::space::Discarded;
 use super::ordered::Ordered;
 use super::stop::Stop;
 use super::tags::METADATA;
@@ -304,9 +305,9 @@ impl F2fs {
         if self.failed.get() {
             return Err(Errno::EIO);
         }
-        let mut discarded = Vec::new();
+        let mut discarded = Discarded::default();
         if self.plants(PlantedBug::EarlyDiscard) {
-            discarded = self.discard_in_order(&pending, 1);
+            discarded.ranges = self.discard_in_order(&pending, 1);
         }
         if !self.plants(PlantedBug::NoFlushBeforeLastBlock) {
             let barrier = self.close_epoch();
@@ -318,7 +319,7 @@ impl F2fs {
         // A task that looked up a block before the checkpoint may still be reading it.
         self.changes.until(|| self.reading.borrow().first().is_none_or(|&first| first >= reads_before)).await;
         if self.options.discard && !self.plants(PlantedBug::EarlyDiscard) {
-            discarded = self.discard_in_order(&pending, self.options.discard_blocks_min);
+            discarded.ranges = self.discard_in_order(&pending, self.options.discard_blocks_min);
         }
         self.state.borrow_mut().commit(pending, &discarded);
         Ok(())

@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 impl F2fs {
     /// Recovers synced files and frees orphans. Writes nothing to a volume that was unmounted and has neither.
-    pub(super) async fn recover(&self) -> Result<()> {
+    pub(super) async fn recover(&self, written: Option<&[u32]>) -> Result<()> {
         let chain = self.volume.chain().await?;
         let orphans: Vec<Nid> = self.state.borrow().orphans.iter().copied().collect();
         for &ino in &orphans {
@@ -41,7 +41,10 @@ impl F2fs {
         let mut plan = synced(&chain);
         plan.retain(|ino, synced| synced.named.is_some() || self.state.borrow().is_there(*ino));
         self.keep_chain(&chain, &plan).await?;
-        self.step(State::dodge, "a log has no place to go on").await?;
+        match written {
+            None => self.step(State::dodge, "a log has no place to go on").await?,
+            Some(_) => self.state.borrow_mut().keep_numbers(&chain),
+        }
         let mut new = BTreeSet::new();
         for (&ino, synced) in &plan {
             if self.adopt_inode(ino, synced, &chain).await? {
@@ -59,8 +62,13 @@ impl F2fs {
         for at in named {
             self.adopt_name(&chain[at]).await?;
         }
-        for segment in adopted {
-            self.state.borrow_mut().store_summary(segment);
+        match written {
+            None => {
+                for segment in adopted {
+                    self.state.borrow_mut().store_summary(segment);
+                }
+            }
+            Some(written) => self.go_on_behind(written, &adopted).await?,
         }
         let (valid, user) = {
             let state = self.state.borrow();

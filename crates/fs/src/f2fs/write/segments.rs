@@ -4,11 +4,14 @@
 
 use super::super::layout::bytes::block_bit;
 use super::super::layout::summary::Summary;
-use super::super::layout::{Geometry, SEGMENT_BLOCKS, SegNo};
+use super::super::layout::{Geometry, Log, SEGMENT_BLOCKS, SegNo};
 use super::stop::{Step, Stop};
 use crate::vfs::Timestamp;
 use flashweir_core::Duration;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Sections of append segments that are never worth cleaning: those that logs write, and what a power cut leaves written in part.
+pub(crate) const OPEN_SECTIONS: u32 = Log::ALL.len() as u32 + 2;
 
 /// A bit for each block of a segment.
 pub(super) type Map = [u8; SEGMENT_BLOCKS as usize / 8];
@@ -55,6 +58,8 @@ impl Marks {
 pub(super) struct FreeSegments {
     segments: BTreeSet<SegNo>,
     per_section: u32,
+    /// Whether a log takes only whole sections, and writes each to its end.
+    takes_whole: bool,
     in_section: Vec<u32>,
     sections: u32,
 }
@@ -63,7 +68,14 @@ impl FreeSegments {
     pub(super) fn new(geometry: &Geometry) -> Self {
         let per_section = geometry.segments_per_section;
         let sections = geometry.main_segments / per_section;
-        Self { segments: BTreeSet::new(), per_section, in_section: vec![0; sections as usize], sections: 0 }
+        let takes_whole = geometry.is_appended();
+        Self {
+            segments: BTreeSet::new(),
+            per_section,
+            takes_whole,
+            in_section: vec![0; sections as usize],
+            sections: 0,
+        }
     }
 
     pub(super) fn insert(&mut self, segment: SegNo) {
@@ -106,7 +118,7 @@ impl FreeSegments {
             segment.0.is_multiple_of(self.per_section) && self.in_section[section] == self.per_section
         };
         let mut all = self.segments.range(next..).chain(self.segments.range(..next));
-        all.clone().find(is_whole).or_else(|| all.next()).copied()
+        all.clone().find(is_whole).or_else(|| all.next().filter(|_| !self.takes_whole)).copied()
     }
 }
 
@@ -206,9 +218,11 @@ impl Space {
             }
         }
         let per_section = geometry.segments_per_section;
-        let (main, blocks) = (u64::from(geometry.main_segments), u64::from(per_section * SEGMENT_BLOCKS));
+        let (main, blocks) = (u64::from(geometry.main_segments), u64::from(geometry.section_blocks()));
         let user = main.saturating_sub(u64::from(checkpoint.overprovision_segments));
-        let unreserved = main.saturating_sub(u64::from(checkpoint.reserved_segments)).max(1);
+        // Logs on append segments cannot share sections, nor fill holes in those that others have left.
+        let open = if geometry.is_appended() { OPEN_SECTIONS * per_section } else { 0 };
+        let unreserved = main.saturating_sub(u64::from(checkpoint.reserved_segments + open)).max(1);
         Self {
             kept: sit.iter().map(|entry| entry.map).collect(),
             touched: Marks::new(geometry.main_segments),
@@ -226,6 +240,37 @@ impl Space {
             hopeless_holes: None,
             clock: Clock::new(checkpoint.elapsed_s),
         }
+    }
+
+    /// Takes over what is written in the sections of append segments: a segment without valid blocks is free only where nothing is
+    /// written. Errors: the tables contradict that.
+    pub(super) fn settle_written(
+        &mut self,
+        geometry: &Geometry,
+        checkpoint: &super::super::layout::checkpoint::Checkpoint,
+        sit: &[super::super::layout::tables::SitEntry],
+        written: &[u32],
+    ) -> Result<(), String> {
+        let per_section = geometry.segments_per_section;
+        for segment in (0..geometry.main_segments).map(SegNo) {
+            let (section, first) = (segment.0 / per_section, segment.0 % per_section * SEGMENT_BLOCKS);
+            let (entry, here) = (&sit[segment.0 as usize], written[section as usize].saturating_sub(first));
+            let cursor = checkpoint.cursors.iter().find(|cursor| cursor.segment == segment);
+            let last = (0..SEGMENT_BLOCKS).rev().find(|&offset| entry.is_valid(offset));
+            let needed = last.map_or(0, |last| last + 1).max(cursor.map_or(0, |cursor| cursor.offset.into()));
+            if needed > here {
+                return Err(format!(
+                    "segment {segment} has {needed} blocks according to the checkpoint, and {here} are written"
+                ));
+            }
+            let is_of_log = checkpoint.cursors.iter().any(|cursor| cursor.segment.0 / per_section == section);
+            let is_unwritten = written[section as usize] == 0 || is_of_log && here == 0;
+            if self.free.contains(segment) && !is_unwritten {
+                self.free.remove(segment);
+                self.emptied.insert(segment);
+            }
+        }
+        Ok(())
     }
 
     /// Whether a checkpoint refers to a block, or it was allocated since.

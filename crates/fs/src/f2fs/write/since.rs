@@ -1,7 +1,7 @@
 //! Changes since the last checkpoint that matter before the next one.
 
 use super::super::layout::Nid;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Changes since the last checkpoint.
 #[derive(Debug, Default)]
@@ -18,4 +18,9 @@ pub(super) struct Since {
     pub(super) reshaped: BTreeSet<Nid>,
     /// Number of blocks that were taken, even if they were given back.
     pub(super) taken: u64,
+    /// During recovery on append segments: numbers of the synced nodes by inode and place in it. Summaries that cannot be written again
+    /// name them, so they keep their numbers.
+    pub(super) numbers: BTreeMap<(Nid, u32), Nid>,
+    /// All of these numbers.
+    pub(super) chained: BTreeSet<Nid>,
 }

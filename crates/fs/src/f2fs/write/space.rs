@@ -21,6 +21,7 @@ use super::state::{OpenLog, State};
 use super::stop::{Step, Stop};
 use crate::port::Block;
 use crate::vfs::Errno;
+use std::collections::BTreeSet;
 
 /// How a victim is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +30,23 @@ pub(super) enum Choice {
     Greedy,
     /// A section with few valid blocks that have not changed for long.
     CostBenefit,
+}
+
+/// When the summary of a segment that a log leaves is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Summarised {
+    /// Now.
+    Now,
+    /// It is on the disk, written before the mount.
+    Before,
+}
+
+/// What was discarded between a checkpoint and the next use of its blocks.
+#[derive(Debug, Default)]
+pub(super) struct Discarded {
+    pub(super) ranges: Vec<(Block, u32)>,
+    /// Whole sections of append segments.
+    pub(super) sections: BTreeSet<u32>,
 }
 
 impl State {
@@ -56,7 +74,7 @@ impl State {
     }
 
     fn section_blocks(&self) -> u32 {
-        self.geometry.segments_per_section * SEGMENT_BLOCKS
+        self.geometry.section_blocks()
     }
 
     pub(super) fn section_of(&self, segment: SegNo) -> u32 {
@@ -110,7 +128,7 @@ impl State {
         if cursor.fills_holes {
             (from..SEGMENT_BLOCKS).find(|&offset| self.is_hole(cursor.segment, offset))
         } else {
-            (from < SEGMENT_BLOCKS).then_some(from)
+            (from < self.geometry.log_blocks).then_some(from)
         }
     }
 
@@ -141,6 +159,7 @@ impl State {
         // Roll-forward distinguishes old nodes from new ones by the checkpoint's checksum in their footers, if it is there.
         let fills_holes = log != Log::WarmNode || self.checkpoint.flags.has(Flags::CRC_RECOVERY);
         let holed = match free {
+            _ if self.geometry.is_appended() => None,
             Some(_) if !fills_holes || !self.needs_holes() => None,
             _ => self.holed_segment(log),
         };
@@ -182,7 +201,7 @@ impl State {
         self.logs[log.index()].summary.owners[offset as usize] = owner;
         match (next, successor) {
             (Some(next), _) => self.logs[log.index()].cursor.offset = next as u16,
-            (None, Some(successor)) => self.go_on(log, successor),
+            (None, Some(successor)) => self.go_on(log, successor, Summarised::Now),
             (None, None) => unreachable!("a full log has a successor"),
         }
         Ok(self.geometry.main_block(segment, offset))
@@ -191,14 +210,15 @@ impl State {
     /// Makes a log continue in another segment.
     pub(super) fn move_on(&mut self, log: Log) -> Step<()> {
         let successor = self.successor(log)?;
-        self.go_on(log, successor);
+        self.go_on(log, successor, Summarised::Now);
         Ok(())
     }
 
     /// A log leaves its segment for another one.
-    fn go_on(&mut self, log: Log, successor: OpenLog) {
+    pub(super) fn go_on(&mut self, log: Log, successor: OpenLog, summarised: Summarised) {
         let next = successor.cursor.segment;
         self.space.free.remove(next);
+        self.space.emptied.remove(&next);
         self.space.summaries.remove(&next);
         // A segment belongs to the log that writes it, even if a checkpoint is made before its first block.
         self.sit[next.0 as usize].log = log.index() as u8;
@@ -206,7 +226,9 @@ impl State {
         let full = std::mem::replace(&mut self.logs[log.index()], successor);
         let segment = full.cursor.segment;
         self.space.summaries.insert(segment, (self.space.prepared, full.summary));
-        self.store_summary(segment);
+        if summarised == Summarised::Now {
+            self.store_summary(segment);
+        }
         if self.sit[segment.0 as usize].valid == 0 {
             self.space.emptied.insert(segment);
         }
@@ -299,19 +321,32 @@ impl State {
         if free > upper || free <= lower {
             return free <= lower;
         }
-        let room = |log: Log| SEGMENT_BLOCKS - u32::from(self.logs[log.index()].cursor.offset);
+        let room = |log: Log| self.geometry.log_blocks - u32::from(self.logs[log.index()].cursor.offset);
         Log::ALL[3..].iter().any(|&log| node_rest > room(log)) || entry_rest > room(Log::HotData)
     }
 
     /// Whether a checkpoint alone would free segments.
     pub(super) fn has_emptied(&self) -> bool {
-        !self.space.emptied.is_empty()
+        match self.geometry.is_appended() {
+            true => self.emptied_sections().next().is_some(),
+            false => !self.space.emptied.is_empty(),
+        }
+    }
+
+    /// Sections of which all segments are empty.
+    fn emptied_sections(&self) -> impl Iterator<Item = u32> {
+        let per_section = self.geometry.segments_per_section;
+        let firsts = self.space.emptied.iter().filter(move |segment| segment.0.is_multiple_of(per_section));
+        let is_emptied = move |first: &&SegNo| {
+            self.space.emptied.range(**first..SegNo(first.0 + per_section)).count() == per_section as usize
+        };
+        firsts.filter(is_emptied).map(move |first| first.0 / per_section)
     }
 
     /// Number of blocks without valid content in segments that are not free.
     fn holes(&self) -> u64 {
-        let free = u64::from(self.space.free.segments()) * u64::from(SEGMENT_BLOCKS);
-        u64::from(self.geometry.main_blocks()) - free - self.space.written
+        let all = u64::from(self.geometry.main_segments - self.space.free.segments());
+        all * u64::from(self.geometry.log_blocks) - self.space.written
     }
 
     /// Whether cleaning could not gain anything the last time, and little has changed since.
@@ -335,7 +370,7 @@ impl State {
         let user = self.checkpoint.user_blocks;
         let unwritten = user.saturating_sub(self.space.written);
         let over = u64::from(self.checkpoint.overprovision_segments);
-        let free = u64::from(self.space.free.segments()).saturating_sub(over) * u64::from(SEGMENT_BLOCKS);
+        let free = u64::from(self.space.free.segments()).saturating_sub(over) * u64::from(self.geometry.log_blocks);
         unwritten > user * 40 / 100 && free < unwritten * 40 / 100
     }
 
@@ -401,6 +436,26 @@ impl State {
             .collect()
     }
 
+    /// Sections of append segments that are entirely free with a checkpoint; nothing is written there until they were discarded and
+    /// [`Self::forget`] says so.
+    pub(super) fn freed_sections(&self, kept: &[Kept]) -> Vec<u32> {
+        let per_section = self.geometry.segments_per_section;
+        let needed: BTreeSet<SegNo> = {
+            let is_needed = |Kept { segment, map, before }: &&Kept| {
+                let now = &self.space.kept[segment.0 as usize];
+                now.iter().zip(map.iter().zip(before)).any(|(now, (map, before))| map | (now & !before) != 0)
+            };
+            kept.iter().filter(is_needed).map(|kept| kept.segment).collect()
+        };
+        let touched: BTreeSet<SegNo> = kept.iter().map(|kept| kept.segment).collect();
+        let is_forgotten = |segment: SegNo| match touched.contains(&segment) {
+            true => !needed.contains(&segment),
+            false => self.space.kept[segment.0 as usize].iter().all(|byte| *byte == 0),
+        };
+        let segments = |section: u32| (section * per_section..(section + 1) * per_section).map(SegNo);
+        self.emptied_sections().filter(|section| segments(*section).all(is_forgotten)).collect()
+    }
+
     /// Ranges of blocks that became free with a checkpoint, with the holes around them: nothing is allocated there until
     /// [`Self::forget`]. Ranges of fewer than `blocks_min` blocks are left out.
     pub(super) fn freed_ranges(&mut self, kept: &[Kept], blocks_min: u32) -> Vec<(Block, u32)> {
@@ -430,7 +485,7 @@ impl State {
     }
 
     /// The checkpoint is complete: blocks to which only older ones referred are free.
-    pub(super) fn forget(&mut self, kept: Vec<Kept>, discarded: &[(Block, u32)]) {
+    pub(super) fn forget(&mut self, kept: Vec<Kept>, discarded: &Discarded) {
         for Kept { segment, map, before } in kept {
             let now = &mut self.space.kept[segment.0 as usize];
             for (now, (map, before)) in now.iter_mut().zip(map.iter().zip(before)) {
@@ -438,7 +493,7 @@ impl State {
                 *now = map | (*now & !before);
             }
         }
-        for &(start, blocks) in discarded {
+        for &(start, blocks) in &discarded.ranges {
             for block in start.0..start.0 + u64::from(blocks) {
                 let place = self.geometry.place_of(Addr(block as u32));
                 let (segment, offset) = place.expect("it was in the main area");
@@ -453,7 +508,8 @@ impl State {
             if self.sit[segment.0 as usize].valid > 0 || self.is_open(segment) {
                 continue;
             }
-            if is_empty(self, segment) {
+            let is_discarded = !self.geometry.is_appended() || discarded.sections.contains(&self.section_of(segment));
+            if is_discarded && is_empty(self, segment) {
                 self.space.free.insert(segment);
             } else {
                 self.space.emptied.insert(segment);

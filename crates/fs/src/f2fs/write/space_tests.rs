@@ -6,7 +6,7 @@ use super::super::layout::summary::{Owner, Summary};
 use super::super::layout::tables::SitEntry;
 use super::super::layout::{Addr, Log, Nid, SEGMENT_BLOCKS, SegNo};
 use super::segments::{Clock, FreeSegments, Kept, Marks};
-use super::space::Choice;
+use super::space::{Choice, Discarded};
 use super::state::State;
 use super::stop::Stop;
 use super::tests::mounted_with as mounted;
@@ -324,7 +324,7 @@ fn blocks_are_free_when_no_checkpoint_needs_them() {
         for step in 0..4_000 {
             if random.chance(0.01) {
                 if let Some((kept, ranges)) = pending.take() {
-                    state.forget(kept, &ranges);
+                    state.forget(kept, &Discarded { ranges, ..Discarded::default() });
                     needed.complete = needed.pending.take().expect("one was begun").0;
                     continue;
                 }
@@ -427,7 +427,7 @@ fn a_segment_with_a_block_that_is_kept_is_not_free() {
     assert!(!state.space.free.contains(segment) && state.space.emptied.contains(&segment));
     assert!((0..SEGMENT_BLOCKS).all(|at| state.is_hole(segment, at) == (at != 7)));
     let kept = state.keep_valid();
-    state.forget(kept, &[]);
+    state.forget(kept, &Discarded::default());
     assert!(state.space.free.contains(segment) && !state.space.emptied.contains(&segment));
 }
 

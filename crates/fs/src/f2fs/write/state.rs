@@ -16,7 +16,7 @@ use super::super::layout::summary::{Owner, Summary};
 use super::super::layout::superblock::Superblock;
 use super::super::layout::tables::{NatEntry, SitEntry};
 use super::super::layout::xattr;
-use super::super::layout::{Addr, Geometry, Log, Nid};
+use super::super::layout::{Addr, Geometry, Log, Nid, SEGMENT_BLOCKS};
 use super::area::Area;
 use super::by_nid::{ByNid, DirtyNodes};
 use super::options::F2fsMetrics;
@@ -88,13 +88,15 @@ pub(crate) struct State {
     pub(super) since: Since,
 }
 
-/// Appends a write of metadata; see [`State::write`].
-pub(super) fn push(outbox: &mut Vec<Write>, addr: Addr, block: &BlockBytes, ino: u32) {
+/// Appends a write of metadata; see [`State::write`]. Where `is_apart`, no write goes past the end of a segment.
+pub(super) fn push(outbox: &mut Vec<Write>, addr: Addr, block: &BlockBytes, ino: u32, is_apart: bool) {
     let mut write = Write::new(Geometry::block(addr), Contents::One(payload_of(block)));
     write.tags = [METADATA, Tag(u64::from(ino))];
     match outbox.last_mut() {
         Some(last)
-            if last.tags == write.tags && last.block.0 + last.payloads.len() as u64 == write.block.0 =>
+            if last.tags == write.tags
+                && last.block.0 + last.payloads.len() as u64 == write.block.0
+                && !(is_apart && addr.0.is_multiple_of(SEGMENT_BLOCKS)) =>
         {
             write.payloads.iter().for_each(|payload| last.payloads.push(payload.clone()));
         }
@@ -142,6 +144,7 @@ impl State {
         let is_free = |nid: &u32| {
             self.nat.get(&Nid(*nid)).is_none_or(|entry| entry.addr == Addr::NULL)
                 && !self.since.freed.contains(&Nid(*nid))
+                && !self.since.chained.contains(&Nid(*nid))
         };
         let from = self.next_nid.0.clamp(Nid::ROOT.0 + 1, end);
         let mut candidates = (from..end).chain(Nid::ROOT.0 + 1..from);
@@ -172,7 +175,12 @@ impl State {
     }
 
     pub(super) fn new_node(&mut self, ino: Nid, offset: u32) -> Step<Nid> {
-        let nid = self.free_nid()?;
+        let known = self.since.numbers.get(&(ino, offset)).copied();
+        let is_free = |nid: &Nid| self.nat.get(nid).is_none_or(|entry| entry.addr == Addr::NULL);
+        let nid = match known.filter(is_free) {
+            Some(nid) => nid,
+            None => self.free_nid()?,
+        };
         let mut block = Box::new([0; BLOCK_BYTES]);
         Footer { nid, ino, offset, ..Footer::default() }.encode(&mut block[..]);
         self.take_nid(nid, ino);
@@ -189,7 +197,8 @@ impl State {
         }
         if let Some(entry) = self.nat.get_mut(&nid) {
             let addr = std::mem::replace(&mut entry.addr, Addr::NULL);
-            entry.version = entry.version.wrapping_add(1);
+            // Entries of the inode map have no version.
+            entry.version = entry.version.wrapping_add(u8::from(!self.geometry.is_appended()));
             self.release_block(addr);
         }
         self.area.note_node(nid);
@@ -207,7 +216,7 @@ impl State {
 
     /// Leaves a write of metadata for the caller to submit. `ino` is the inode to which it belongs, or 0 for shared structures.
     pub(super) fn write(&mut self, addr: Addr, block: &BlockBytes, ino: u32) {
-        push(&mut self.outbox, addr, block, ino);
+        push(&mut self.outbox, addr, block, ino, self.geometry.is_appended());
     }
 
     // Addresses of data.

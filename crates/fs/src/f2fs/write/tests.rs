@@ -77,7 +77,7 @@ fn a_pack_has_room_for_all_inodes_without_names() {
     let fs = mounted(64);
     let mut state = fs.state.borrow_mut();
     for payload in [0, 1, 200, SEGMENT_BLOCKS / 2] {
-        state.area.payload = payload;
+        state.area.set_payload(payload);
         let blocks = (SEGMENT_BLOCKS - payload - PACK_OTHERS) as usize;
         assert_eq!(state.area.nameless_max(), blocks * ORPHANS_PER_BLOCK, "as many as there is room for");
     }

@@ -1,40 +1,30 @@
 //! The fixed area of the disk: two checkpoint packs that are used in turn, two copies of each block of the tables (NAT and SIT)
 //! that are used in turn, and a summary for each segment.
 //!
-//! Place in the data flow: all other writes go to logs and are found by the tables in memory. The writer notes here which entries
-//! of these changed; a [`checkpoint`](super::checkpoint) has them and itself stored here. Nothing here knows the state.
+//! Place in the data flow: [`Area`](super::Area) for a volume that may be written over.
 //!
 //! Invariants: no block to which the last checkpoint refers is written; the new checkpoint is complete with the last block that
-//! [`Area::store`] wrote, and not before. Summaries of nodes are in the pack of an unmount only. After a power cut the footers of
+//! [`Fixed::store`] wrote, and not before. Summaries of nodes are in the pack of an unmount only. After a power cut the footers of
 //! the nodes take their place.
-//!
-//! A file system on append-only segments has no fixed places and brings another file like this one: [`Area::of`] (the newest
-//! checkpoint and its tables, when it is mounted), [`Area::note_node`] and [`Area::note_segment`] (what changed), [`Area::store`]
-//! and [`Area::turn`] (tables and checkpoint appended, in the order of append-segments §4.4), [`Area::summary_place`] (or a summary
-//! in the segment itself), [`Area::nameless_max`]; beside them cleaning of its own segments, before there are too few for a
-//! checkpoint. Such a volume is mounted with [`InPlace::never`](super::InPlace::never), and its logs fill no holes
-//! (append-segments §4.11).
 
-use super::super::layout::bytes::{block_bit, set_block_bit};
-use super::super::layout::checkpoint::{Checkpoint, Flags, ORPHANS_PER_BLOCK, encode_orphans};
-use super::super::layout::summary::{Summary, compact_blocks, encode_compact};
-use super::super::layout::superblock::{NAT_PER_BLOCK, SIT_PER_BLOCK};
-use super::super::layout::tables::{
+use super::super::super::layout::bytes::{block_bit, set_block_bit};
+use super::super::super::layout::checkpoint::{Checkpoint, Flags, ORPHANS_PER_BLOCK, crc_of, encode_orphans};
+use super::super::super::layout::summary::{Summary, compact_blocks, encode_compact};
+use super::super::super::layout::superblock::{NAT_PER_BLOCK, SIT_PER_BLOCK};
+use super::super::super::layout::tables::{
     NAT_JOURNAL_MAX, NatEntry, SIT_JOURNAL_MAX, SitEntry, encode_nat_journal, encode_sit_journal,
 };
-use super::super::layout::{Addr, Geometry, Log, Nid, SEGMENT_BLOCKS, SegNo};
-use super::super::volume::Volume;
-use super::by_nid::ByNid;
-use super::segments::Marks;
-use crate::port::{BLOCK_BYTES, BlockBytes};
+use super::super::super::layout::{Addr, Geometry, Log, Nid, SEGMENT_BLOCKS, SegNo};
+use super::super::super::volume::Volume;
+use super::super::by_nid::ByNid;
+use super::super::segments::Marks;
+use super::{Out, PACK_OTHERS, Stored, Tables};
+use crate::port::BLOCK_BYTES;
 use std::collections::BTreeSet;
-
-/// Number of blocks of a pack that do not list inodes without names: its head, its summaries and its last block.
-pub(super) const PACK_OTHERS: u32 = 8;
 
 /// Which copies are valid, and which entries they lack.
 #[derive(Debug)]
-pub(super) struct Area {
+pub(super) struct Fixed {
     geometry: Geometry,
     /// Number of blocks of a pack that continue the bitmaps of its head.
     pub(super) payload: u32,
@@ -45,33 +35,10 @@ pub(super) struct Area {
     sit_changed: Marks,
 }
 
-/// A checkpoint that is stored except for its last block.
-#[derive(Debug)]
-pub(super) struct Stored {
-    pack: usize,
-    /// The block that completes it.
-    pub(super) last: (Addr, BlockBytes),
-}
-
-/// The tables that a checkpoint stores, as they are in memory.
-pub(super) struct Tables<'a> {
-    pub(super) nat: &'a ByNid<NatEntry>,
-    pub(super) sit: &'a [SitEntry],
-    /// Summaries of the segments that logs write, in the order of the logs.
-    pub(super) summaries: Vec<&'a Summary>,
-    /// Inodes without names, which are listed as orphans.
-    pub(super) nameless: Vec<Nid>,
-    /// Whether the volume is being unmounted, so that nothing follows.
-    pub(super) is_unmount: bool,
-}
-
-/// Receives a block and its address.
-type Out<'a> = &'a mut dyn FnMut(Addr, &BlockBytes);
-
 /// Changed entries of the NAT and of the SIT that are in journals.
 type Journals<'a> = (&'a [(Nid, NatEntry)], &'a [(SegNo, SitEntry)]);
 
-impl Area {
+impl Fixed {
     /// Returns the area of a volume that was just mounted: entries in the journals are not in its table blocks yet.
     pub(super) fn of(volume: &Volume) -> Self {
         let geometry = *volume.geometry();
@@ -95,13 +62,8 @@ impl Area {
     }
 
     /// The checkpoint is complete; the next one uses the other pack.
-    pub(super) fn turn(&mut self, stored: &Stored) {
-        self.pack = stored.pack;
-    }
-
-    /// Address of the summary of a segment.
-    pub(super) fn summary_place(&self, segment: SegNo) -> Addr {
-        self.geometry.summary_block(segment)
+    pub(super) fn turn(&mut self) {
+        self.pack ^= 1;
     }
 
     /// Most inodes without names that a checkpoint can list.
@@ -210,6 +172,7 @@ impl Area {
         for (index, block) in head.iter().chain(&orphan_blocks).chain(&summaries).enumerate() {
             out(Addr(start + index as u32), block);
         }
-        Stored { pack, last: (Addr(start + checkpoint.pack_blocks - 1), head[0]) }
+        let crc = crc_of(&head[0]);
+        Stored { last: (Addr(start + checkpoint.pack_blocks - 1), head[0]), crc }
     }
 }

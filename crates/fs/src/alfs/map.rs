@@ -1,0 +1,272 @@
+//! The map of a volume as a mount finds it: the newest checkpoint, and where it says that blocks of the map are.
+//!
+//! Place in the data flow: [`mount`] makes a [`Volume`] of it, through which the F2FS reader and writer find everything else.
+//!
+//! Mounting is a table of steps: superblock; the write pointers of both segments of packs, from which the last complete checkpoint is
+//! found backwards; its pack; all blocks of places (append-segments §4.10).
+
+use super::error::{Error, Result, corrupt};
+use super::layout::{self, PLACES_PER_BLOCK, Root, Superblock};
+use crate::f2fs::Volume;
+use crate::f2fs::layout::checkpoint::{self, Checkpoint, Epoch, Flags};
+use crate::f2fs::layout::summary::{Summary, decode_compact};
+use crate::f2fs::layout::{Addr, Geometry, Nid};
+use crate::port::{BLOCK_BYTES, Block, BlockPort, PortError, bytes_of};
+use flashweir_core::command::SegmentId;
+use flashweir_core::DeviceError;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Blocks that are read at once.
+const AT_ONCE: usize = 64;
+
+/// Places of the blocks of a table, and of the blocks with these places. [`Addr::NULL`] where nothing was ever written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Places {
+    pub(crate) blocks: Vec<Addr>,
+    pub(crate) roots: Vec<Addr>,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Map {
+    pub(crate) superblock: Superblock,
+    pub(crate) entries: Places,
+    pub(crate) usage: Places,
+    /// The block of the map that is written next.
+    pub(crate) cursor: Addr,
+    /// Segments of the map in which something was written.
+    pub(crate) used: Vec<bool>,
+    /// Segment of the newest checkpoint, and the next block in it.
+    pub(crate) pack: (u32, u32),
+    /// Number of blocks that are written in the other segment of packs.
+    pub(crate) other_pack: u32,
+}
+
+/// Whether nothing was written there.
+pub(crate) fn is_unwritten(error: &PortError) -> bool {
+    matches!(error, PortError::Device(DeviceError::NotWritten { .. }))
+}
+
+/// The first of the two superblocks that is valid.
+pub(super) async fn superblock_of(port: &dyn BlockPort) -> Result<Superblock> {
+    let segment_blocks = port.segment_blocks();
+    if segment_blocks == 0 {
+        return Err(Error::Absent(super::error::Named, "the disk has no append segments".into()));
+    }
+    let mut errors = Vec::new();
+    for block in 0..2 {
+        let answer = match port.read(Block(block), 1).completed().await {
+            Ok(answer) => answer,
+            Err(error) if is_unwritten(&error) => {
+                let what = format!("block {block} was never written");
+                errors.push(Error::Absent(super::error::Named, what));
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        match Superblock::decode(&bytes_of(&answer[0])) {
+            Ok(superblock) if superblock.segment_blocks != segment_blocks => {
+                let says = superblock.segment_blocks;
+                errors.push(Error::Corrupt(format!(
+                    "the volume has segments of {says} blocks, its disk of {segment_blocks}"
+                )));
+            }
+            Ok(superblock) if superblock.blocks() > port.capacity_blocks() => {
+                let (has, needs) = (port.capacity_blocks(), superblock.blocks());
+                errors.push(Error::Corrupt(format!("the volume has {needs} blocks, its disk {has}")));
+            }
+            Ok(superblock) => return Ok(superblock),
+            Err(error) => errors.push(error),
+        }
+    }
+    // What is broken or not supported is reported rather than the absence of the other copy.
+    let absent = |error: &Error| matches!(error, Error::Absent(..));
+    Err(errors.swap_remove(usize::from(absent(&errors[0]) && !absent(&errors[1]))))
+}
+
+async fn block_at(port: &dyn BlockPort, addr: Addr) -> Result<Arc<[u8]>> {
+    let answer = port.read(Geometry::block(addr), 1).completed().await?;
+    Ok(bytes_of(&answer[0]))
+}
+
+/// Reads the blocks at these places; those that were never written are zeros.
+pub(crate) async fn blocks_at(
+    port: &dyn BlockPort,
+    places: &[Addr],
+) -> std::result::Result<Vec<Arc<[u8]>>, PortError> {
+    let mut blocks: Vec<Arc<[u8]>> = Vec::with_capacity(places.len());
+    for places in places.chunks(AT_ONCE) {
+        let read = |place: &Addr| (*place != Addr::NULL).then(|| port.read(Geometry::block(*place), 1));
+        let tickets: Vec<_> = places.iter().map(read).collect();
+        for ticket in tickets {
+            blocks.push(match ticket {
+                Some(ticket) => bytes_of(&ticket.completed().await?[0]),
+                None => Arc::from([0; BLOCK_BYTES]),
+            });
+        }
+    }
+    Ok(blocks)
+}
+
+/// Numbers of blocks that are written in segments.
+pub(crate) async fn pointers(
+    port: &dyn BlockPort,
+    segments: impl Iterator<Item = u32>,
+) -> std::result::Result<Vec<u32>, PortError> {
+    let mut pointers = Vec::new();
+    let mut left = segments.peekable();
+    while left.peek().is_some() {
+        let tickets: Vec<_> =
+            left.by_ref().take(AT_ONCE).map(|segment| port.report(SegmentId(segment))).collect();
+        for ticket in tickets {
+            pointers.push(ticket.reported().await?);
+        }
+    }
+    Ok(pointers)
+}
+
+/// A complete checkpoint and its place.
+struct Newest {
+    root: Root,
+    crc: u32,
+    addr: Addr,
+}
+
+/// The last complete checkpoint among the first `written` blocks of a segment.
+async fn newest_in(
+    port: &dyn BlockPort,
+    superblock: &Superblock,
+    segment: u32,
+    written: u32,
+) -> Result<Option<Newest>> {
+    let first = superblock.first_block(segment).0;
+    for addr in (first..first + written).rev().map(Addr) {
+        let block = block_at(port, addr).await?;
+        if let Some(root) = Root::decode(&block, superblock) {
+            let root = root?;
+            if addr.0 - first + 1 < root.checkpoint.pack_blocks {
+                return corrupt(format!("the pack of the checkpoint at {addr} begins before its segment"));
+            }
+            return Ok(Some(Newest { root, crc: Root::crc_of(&block), addr }));
+        }
+    }
+    Ok(None)
+}
+
+/// Mounts a volume for reading. Errors: there is no volume, it is corrupt, or it has what is not supported.
+pub(super) async fn mount(port: Rc<dyn BlockPort>) -> Result<Volume> {
+    let superblock = superblock_of(&*port).await?;
+    let written = pointers(&*port, 1..3).await?;
+    let mut found = Vec::new();
+    for segment in 1..3 {
+        let newest = newest_in(&*port, &superblock, segment, written[segment as usize - 1]).await?;
+        found.extend(newest.map(|newest| (segment, newest)));
+    }
+    let newest = found.into_iter().max_by_key(|(_, newest)| newest.root.checkpoint.version);
+    let Some((segment, Newest { root, crc, addr })) = newest else {
+        return corrupt("no checkpoint is complete");
+    };
+    let refused = root.checkpoint.flags.refused();
+    if !refused.is_empty() {
+        return Err(Error::Refused(format!("the checkpoint flag {}", refused.join(", "))));
+    }
+    let pack = Addr(addr.0 + 1 - root.checkpoint.pack_blocks);
+    let (orphans, summaries) = read_pack(&*port, &root.checkpoint, pack).await?;
+    let entries = read_places(&*port, &superblock, root.timb, superblock.entry_blocks()).await?;
+    let usage = read_places(&*port, &superblock, root.usage, superblock.usage_blocks()).await?;
+    let ring = pointers(&*port, superblock.map()).await?;
+    let map = Map {
+        cursor: continued(&superblock, root.cursor, &ring),
+        used: ring.iter().map(|written| *written > 0).collect(),
+        pack: (segment, written[segment as usize - 1]),
+        other_pack: written[2 - segment as usize],
+        entries,
+        usage,
+        superblock,
+    };
+    let epoch = Epoch::of(&root.checkpoint, crc);
+    Ok(Volume::appended(port, map, root.checkpoint, epoch, orphans, summaries))
+}
+
+/// Where the map goes on: blocks of a checkpoint that did not get complete may be behind the place that the last one says.
+fn continued(superblock: &Superblock, cursor: Addr, ring: &[u32]) -> Addr {
+    let segment_blocks = superblock.segment_blocks;
+    let at = (cursor.0 / segment_blocks).min(superblock.map().end - 1);
+    let written = ring[(at - superblock.map().start) as usize];
+    Addr(cursor.0.max(superblock.first_block(at).0 + written))
+}
+
+/// Orphans, and summaries of the data logs.
+async fn read_pack(
+    port: &dyn BlockPort,
+    checkpoint: &Checkpoint,
+    pack: Addr,
+) -> Result<(Vec<Nid>, [Summary; 3])> {
+    let places: Vec<Addr> = (pack.0..pack.0 + checkpoint.pack_blocks - 1).map(Addr).collect();
+    let blocks = blocks_at(port, &places).await?;
+    let (lists, summaries) = blocks.split_at(checkpoint.summary_start as usize);
+    let mut orphans = Vec::new();
+    if checkpoint.flags.has(Flags::ORPHANS) {
+        for block in lists {
+            orphans.extend(checkpoint::decode_orphans(block)?);
+        }
+    }
+    Ok((orphans, decode_compact(&summaries.concat(), &checkpoint.cursors)?))
+}
+
+/// Places of the blocks of a table. Errors: a place outside of the map.
+async fn read_places(
+    port: &dyn BlockPort,
+    superblock: &Superblock,
+    roots: Vec<Addr>,
+    count: u32,
+) -> Result<Places> {
+    let map = superblock.first_block(superblock.map().start)..superblock.first_block(superblock.map().end);
+    let check = |place: Addr| match place == Addr::NULL || map.contains(&place) {
+        true => Ok(place),
+        false => corrupt(format!("a block of the map is at {place}, outside of {} to {}", map.start, map.end)),
+    };
+    roots.iter().try_for_each(|root| check(*root).map(drop))?;
+    let mut blocks = Vec::with_capacity((roots.len() as u32 * PLACES_PER_BLOCK) as usize);
+    for block in blocks_at(port, &roots).await? {
+        for place in layout::places(&block) {
+            blocks.push(check(place)?);
+        }
+    }
+    blocks.truncate(count as usize);
+    Ok(Places { blocks, roots })
+}
+
+impl Map {
+    /// Segments of the map, and the other segment of packs, in which something was written and to which no checkpoint refers.
+    pub(crate) fn dead_segments(&self) -> Vec<SegmentId> {
+        let Superblock { segment_blocks, map_segments, .. } = self.superblock;
+        let ring = self.superblock.map();
+        let mut holds = vec![false; map_segments as usize];
+        let tables = [&self.entries, &self.usage];
+        for place in tables.into_iter().flat_map(|table| table.blocks.iter().chain(&table.roots)) {
+            if *place != Addr::NULL {
+                holds[(place.0 / segment_blocks - ring.start) as usize] = true;
+            }
+        }
+        let now = (self.cursor.0 / segment_blocks).min(ring.end - 1);
+        let is_dead = |segment: &u32| {
+            let at = (segment - ring.start) as usize;
+            *segment != now && self.used[at] && !holds[at]
+        };
+        let mut dead: Vec<_> = ring.clone().filter(is_dead).map(SegmentId).collect();
+        dead.extend((self.other_pack > 0).then_some(SegmentId(3 - self.pack.0)));
+        dead
+    }
+
+    /// These segments have been discarded.
+    pub(crate) fn note_discarded(&mut self, segments: &[SegmentId]) {
+        for segment in segments {
+            match segment.0.checked_sub(self.superblock.map().start) {
+                Some(at) => self.used[at as usize] = false,
+                None => self.other_pack = 0,
+            }
+        }
+    }
+}

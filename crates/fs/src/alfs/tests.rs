@@ -1,0 +1,226 @@
+//! Volumes on a disk in memory that refuses whatever append segments refuse, used at random, with power cuts.
+
+use super::{AlfsOptions, Options, check, mkfs, mount};
+use crate::f2fs::F2fs;
+use crate::port::{BLOCK_BYTES, BlockPort, Segments, block_on};
+use crate::vfs::{DirtyPage, Errno, Fs, Kind, NewAcls, NewNode, SyncKind, Timestamp, WriteCause};
+use flashweir_core::{Payload, RandomStream};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+const PAGE: u64 = BLOCK_BYTES as u64;
+const NOW: Timestamp = Timestamp { seconds: 1_700_000_000, nanos: 0 };
+
+/// A file: the version of each page (0 is a hole), and those that a sync has promised.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    now: Vec<u64>,
+    promised: Option<Vec<u64>>,
+}
+
+impl Known {
+    fn promise(&mut self) {
+        self.promised = Some(self.now.clone());
+    }
+}
+
+struct User {
+    fs: F2fs,
+    files: BTreeMap<Vec<u8>, Known>,
+    version: u64,
+}
+
+type Done = Result<(), Errno>;
+
+impl User {
+    fn open(disk: &Rc<Segments>, options: AlfsOptions) -> Result<F2fs, String> {
+        block_on(mount(Rc::clone(disk) as Rc<dyn BlockPort>, options)).map_err(|error| error.to_string())
+    }
+
+    fn write(&mut self, name: &[u8], first: u64, pages: u64) -> Done {
+        self.version += 1;
+        let version = self.version;
+        let root = self.fs.root();
+        if !self.files.contains_key(name) {
+            let acls = NewAcls::default();
+            let new = NewNode { kind: Kind::File, mode: 0o600, uid: 0, gid: 0, now: NOW, acls };
+            block_on(self.fs.create(root, name, &new))?;
+            self.files.insert(name.to_vec(), Known::default());
+        }
+        let ino = block_on(self.fs.lookup(root, name))?.ino;
+        block_on(self.fs.hold(ino))?;
+        block_on(self.fs.reserve(ino, (first * PAGE, (first + pages) * PAGE)))?;
+        let now = &mut self.files.get_mut(name).expect("it was made").now;
+        now.resize(now.len().max((first + pages) as usize), 0);
+        now[first as usize..(first + pages) as usize].fill(version);
+        self.fs.wrote(ino, (first + pages) * PAGE, NOW);
+        let page = |index| DirtyPage { index, payload: Payload::Tag(version << 20 | index) };
+        let pages: Vec<DirtyPage> = (first..first + pages).map(page).collect();
+        block_on(self.fs.write_pages(ino, &pages, WriteCause::Background))?;
+        block_on(self.fs.release(ino))
+    }
+
+    fn fsync(&mut self, name: &[u8]) -> Done {
+        let ino = block_on(self.fs.lookup(self.fs.root(), name))?.ino;
+        block_on(self.fs.fsync(ino, SyncKind::All))?;
+        self.files.get_mut(name).expect("it is there").promise();
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Done {
+        block_on(self.fs.sync())?;
+        self.files.values_mut().for_each(Known::promise);
+        Ok(())
+    }
+
+    fn unlink(&mut self, name: &[u8]) -> Done {
+        block_on(self.fs.unlink(self.fs.root(), name, NOW))?;
+        self.files.remove(name);
+        Ok(())
+    }
+
+    /// One thing at random. `room` says how many pages are to be in use.
+    fn step(&mut self, random: &mut RandomStream, room: u64) -> Done {
+        let names: Vec<Vec<u8>> = self.files.keys().cloned().collect();
+        let any = |random: &mut RandomStream| names[random.below(names.len() as u64) as usize].clone();
+        let used: u64 = self.files.values().map(|known| known.now.len() as u64).sum();
+        match random.below(100) {
+            0..=24 if !names.is_empty() => {
+                let name = any(random);
+                let (first, pages) = (random.below(self.files[&name].now.len() as u64 + 1), 1 + random.below(40));
+                self.write(&name, first, pages)
+            }
+            25..=54 if used < room => {
+                let long = if random.below(8) == 0 { 1_500 } else { 60 };
+                self.write(format!("f{}", random.below(10_000)).as_bytes(), 0, 1 + random.below(long))
+            }
+            55..=84 if !names.is_empty() => self.fsync(&any(random)),
+            85..=89 => self.sync(),
+            _ if !names.is_empty() && (used > room / 2 || random.below(4) == 0) => self.unlink(&any(random)),
+            _ => Ok(()),
+        }
+    }
+
+    /// What a mount after a power cut shows has to be what was promised, or newer; then it is all that is there. `gone` are names that
+    /// were deleted, which may be back.
+    fn judge(&mut self, gone: &BTreeSet<Vec<u8>>, what: &str) {
+        let mut entries = Vec::new();
+        block_on(self.fs.readdir(self.fs.root(), crate::vfs::Cookie::START, &mut entries, usize::MAX)).unwrap();
+        let mut found = BTreeMap::new();
+        for entry in entries.iter().filter(|entry| entry.name[0] != b'.') {
+            let known = self.files.get(&entry.name[..]).cloned();
+            assert!(known.is_some() || gone.contains(&entry.name[..]), "{what}: {:?} is new", entry.name);
+            let promised = known.and_then(|known| known.promised).unwrap_or_default();
+            let pages = block_on(self.fs.getattr(entry.ino)).unwrap().size.div_ceil(PAGE) as usize;
+            assert!(pages >= promised.len(), "{what}: {pages} of {} pages of {:?}", promised.len(), entry.name);
+            let mut contents = vec![Payload::Zero; pages];
+            block_on(self.fs.hold(entry.ino)).unwrap();
+            block_on(self.fs.read_pages(entry.ino, 0, &mut contents)).unwrap();
+            block_on(self.fs.release(entry.ino)).unwrap();
+            let mut now = Vec::new();
+            for (index, content) in contents.iter().enumerate() {
+                let tag = match content {
+                    Payload::Zero => index as u64,
+                    Payload::Tag(tag) => *tag,
+                    other => panic!("{what}: page {index} of {:?} is {other:?}", entry.name),
+                };
+                let least = promised.get(index).copied().unwrap_or(0);
+                let (page, version) = (tag & 0xf_ffff, tag >> 20);
+                assert_eq!(page, index as u64, "{what}: another page of {:?}", entry.name);
+                assert!(
+                    (least..=self.version).contains(&version),
+                    "{what}: page {index} of {:?} has version {version}, expected {least} or more",
+                    entry.name
+                );
+                now.push(version);
+            }
+            found.insert(entry.name.to_vec(), Known { now, promised: None });
+        }
+        for (name, known) in &self.files {
+            assert!(known.promised.is_none() || found.contains_key(name), "{what}: {name:?} is lost");
+        }
+        self.files = found;
+    }
+}
+
+/// Uses a volume over many boots, each of which ends with a power cut at a random change. Returns how often something was cleaned.
+fn boots(seed: u64, segments: u32, segment_blocks: u32, options: &AlfsOptions, fill: f64) -> u64 {
+    let mut random = RandomStream::new(seed, "power cuts of append segments");
+    let mut disk = Rc::new(Segments::in_memory(segments, segment_blocks));
+    let blocks = disk.capacity_blocks();
+    block_on(mkfs(&*disk, &Options::new(blocks))).unwrap();
+    let (mut files, mut gone, mut version) = (BTreeMap::new(), BTreeSet::new(), 0);
+    let mut cleaned = 0;
+    for boot in 0..12 {
+        let what = format!("seed {seed}, boot {boot}");
+        if random.below(3) == 0 && boot > 0 {
+            // A recovery that is cut.
+            disk.power_off_after(random.below(60));
+            drop(User::open(&disk, options.clone()));
+            disk = Rc::new(disk.woken(|states| random.below(states)));
+        }
+        let fs = User::open(&disk, options.clone()).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let mut user = User { fs, files, version };
+        user.judge(&gone, &what);
+        user.fs.audit().unwrap_or_else(|wrong| panic!("{what}: {wrong}"));
+        let room = (block_on(user.fs.statfs()).unwrap().pages as f64 * fill) as u64;
+        let power = disk.changes() + random.below(1_500);
+        disk.power_off_after(power);
+        gone = BTreeSet::new();
+        let ended = (0..600).find_map(|_| {
+            let names: Vec<_> = user.files.keys().cloned().collect();
+            let done = user.step(&mut random, room);
+            for name in names.iter().filter(|name| !user.files.contains_key(*name)) {
+                gone.insert(name.clone());
+            }
+            match done {
+                Ok(()) => user.fs.audit().err().map(|wrong| panic!("{what}: {wrong}")),
+                Err(Errno::ENOSPC) => None,
+                Err(errno) if disk.changes() >= power => Some(errno),
+                Err(errno) => panic!("{what}: {errno:?} with power"),
+            }
+        });
+        cleaned += user.fs.metrics().cleaned_foreground + user.fs.map_metrics().unwrap().cleaned_map_segments;
+        (files, version) = (user.files, user.version);
+        if ended.is_none() && disk.changes() < power && random.below(2) == 0 {
+            disk.power_off_after(u64::MAX);
+            block_on(user.fs.unmount()).unwrap_or_else(|errno| panic!("{what}: unmount: {errno:?}"));
+            let report = block_on(check(Rc::clone(&disk) as _)).unwrap();
+            assert_eq!(report.problems, [], "{what}");
+            files.values_mut().for_each(Known::promise);
+            disk = Rc::new(disk.woken(|states| states - 1));
+        } else {
+            disk = Rc::new(disk.woken(|states| random.below(states)));
+            let report = block_on(check(Rc::clone(&disk) as _)).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!(report.problems, [], "{what}, before recovery");
+        }
+    }
+    cleaned
+}
+
+#[test]
+fn a_new_volume_is_good() {
+    for (segments, segment_blocks) in [(60, 512), (64, 1024)] {
+        let disk = Rc::new(Segments::in_memory(segments, segment_blocks));
+        let blocks = disk.capacity_blocks();
+        block_on(mkfs(&*disk, &Options::new(blocks))).unwrap();
+        let report = block_on(check(Rc::clone(&disk) as _)).unwrap();
+        assert_eq!((report.problems, report.directories, report.is_clean), (vec![], 1, true));
+        // A second volume on the same disk.
+        block_on(mkfs(&*disk, &Options::new(blocks))).unwrap();
+        let fs = block_on(mount(Rc::clone(&disk) as _, AlfsOptions::default())).unwrap();
+        block_on(fs.unmount()).unwrap();
+        assert_eq!(block_on(check(disk as _)).unwrap().problems, []);
+    }
+}
+
+#[test]
+fn nothing_promised_is_lost_by_power_cuts() {
+    let mut cleaned = 0;
+    for seed in 0..20 {
+        let options = AlfsOptions { fsync_checkpoints: seed % 4 == 3, ..AlfsOptions::default() };
+        let (segments, segment_blocks) = if seed % 2 == 0 { (64, 512) } else { (64, 1024) };
+        cleaned += boots(seed, segments, segment_blocks, &options, 0.9);
+    }
+    assert!(cleaned > 50, "{cleaned} segments were cleaned");
+}

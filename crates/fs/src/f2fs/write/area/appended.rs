@@ -1,0 +1,292 @@
+//! Tables and checkpoints that are appended: a map in segments that are written one after the other, in a ring, and packs in two segments
+//! that take turns (append-segments §4.1 to §4.6).
+//!
+//! Place in the data flow: [`Area`](super::Area) for a volume on a disk of append segments; [`crate::alfs`] reads what is stored here.
+//!
+//! A checkpoint appends the blocks of the map that changed, then the blocks with their places, then its pack. Where the ring is nearly
+//! used up, what the segments that were written longest ago still hold is appended as well; they are discarded after the checkpoint.
+//!
+//! Invariants:
+//! 1. Before a checkpoint the ring has room for every block of the map: a checkpoint never fails for want of it.
+//! 2. A segment is discarded when a complete checkpoint refers to nothing in it. Until then it is not written.
+//! 3. Of the two segments of packs the one that is not written is empty when a checkpoint is made.
+
+use super::super::super::layout::checkpoint::{Checkpoint, Flags, ORPHANS_PER_BLOCK, encode_orphans};
+use super::super::super::layout::summary::encode_compact;
+use super::super::super::layout::superblock::SIT_PER_BLOCK;
+use super::super::super::layout::{Addr, Nid, SegNo};
+use super::super::options::PlantedBug;
+use super::{Out, Stored, Tables};
+use crate::alfs::layout::{ENTRIES_PER_BLOCK, PLACES_PER_BLOCK, Root, Superblock, encode_places, set_entry};
+use crate::alfs::map::{Map, Places};
+use crate::port::BLOCK_BYTES;
+use flashweir_core::command::SegmentId;
+use flashweir_core::metrics;
+use std::collections::BTreeSet;
+
+metrics! {
+    /// Counters of the map of an ALFS volume since the mount, in blocks of 4 KiB.
+    pub struct AlfsMetrics {
+        /// Blocks of the inode map written.
+        entry_blocks,
+        /// Usage blocks written.
+        usage_blocks,
+        /// Blocks of places of the inode map (TIMB) written.
+        timb_blocks,
+        /// Blocks of places of usage blocks written.
+        usage_place_blocks,
+        /// Blocks of packs of checkpoints written.
+        pack_blocks,
+        /// Blocks of the map that were written only because their segment is to be discarded.
+        moved_map_blocks,
+        /// Segments of the map that were cleaned.
+        cleaned_map_segments,
+    }
+}
+
+/// A table of the map.
+#[derive(Debug)]
+struct Table {
+    places: Places,
+    /// Blocks, and blocks of places, that the next checkpoint writes.
+    dirty: BTreeSet<u32>,
+    dirty_roots: BTreeSet<u32>,
+}
+
+impl Table {
+    fn new(places: Places) -> Self {
+        Self { places, dirty: BTreeSet::new(), dirty_roots: BTreeSet::new() }
+    }
+
+    /// Number of blocks that the next checkpoint writes.
+    fn due(&self) -> u32 {
+        let roots: BTreeSet<u32> = self.dirty.iter().map(|index| index / PLACES_PER_BLOCK).collect();
+        (self.dirty.len() + roots.union(&self.dirty_roots).count()) as u32
+    }
+
+    /// Marks what lies in a range of addresses; returns how many blocks that adds.
+    fn evacuate(&mut self, range: &std::ops::Range<u32>, with_roots: bool) -> u64 {
+        let inside = |places: &[Addr]| {
+            let indices = (0..).zip(places).filter(|(_, place)| range.contains(&place.0));
+            indices.map(|(index, _)| index).collect::<Vec<u32>>()
+        };
+        let (blocks, roots) = (inside(&self.places.blocks), inside(&self.places.roots));
+        let mut added = blocks.into_iter().filter(|index| self.dirty.insert(*index)).count();
+        if with_roots {
+            added += roots.into_iter().filter(|index| self.dirty_roots.insert(*index)).count();
+        }
+        added as u64
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Appended {
+    superblock: Superblock,
+    entries: Table,
+    usage: Table,
+    /// Segment of the map that is written, counted from the first one, and the next block in it.
+    cursor: (u32, u32),
+    /// Segments of the map that are not empty.
+    used: Vec<bool>,
+    /// Segments of the map that the checkpoint under way leaves without content.
+    victims: Vec<u32>,
+    /// Segment of the packs that is written, and the next block in it.
+    pack: (u32, u32),
+    /// Whether the checkpoint under way is the first one in its segment.
+    has_switched: bool,
+    pub(super) metrics: AlfsMetrics,
+}
+
+impl Appended {
+    pub(super) fn of(map: &Map) -> Self {
+        let superblock = map.superblock.clone();
+        let segment_blocks = superblock.segment_blocks;
+        let ring = superblock.map();
+        let at = map.cursor.0 / segment_blocks - ring.start;
+        let cursor = match at == superblock.map_segments {
+            true => (at - 1, segment_blocks),
+            false => (at, map.cursor.0 % segment_blocks),
+        };
+        Self {
+            entries: Table::new(map.entries.clone()),
+            usage: Table::new(map.usage.clone()),
+            cursor,
+            used: map.used.clone(),
+            victims: Vec::new(),
+            pack: map.pack,
+            has_switched: false,
+            superblock,
+            metrics: AlfsMetrics::default(),
+        }
+    }
+
+    pub(super) fn note_node(&mut self, nid: Nid) {
+        self.entries.dirty.insert(nid.0 / ENTRIES_PER_BLOCK);
+    }
+
+    pub(super) fn note_segment(&mut self, segment: SegNo) {
+        self.usage.dirty.insert(segment.0 / SIT_PER_BLOCK);
+    }
+
+    pub(super) fn nameless_max(&self) -> usize {
+        (self.superblock.segment_blocks / 2) as usize * ORPHANS_PER_BLOCK
+    }
+
+    pub(super) fn dead_segments(&self) -> Vec<SegmentId> {
+        let first = self.superblock.map().start;
+        let mut dead: Vec<_> = self.victims.iter().map(|victim| SegmentId(first + victim)).collect();
+        dead.extend(self.has_switched.then_some(SegmentId(3 - self.pack.0)));
+        dead
+    }
+
+    pub(super) fn turn(&mut self) {
+        for victim in self.victims.drain(..) {
+            self.used[victim as usize] = false;
+        }
+        self.has_switched = false;
+    }
+
+    /// Blocks that can be written before a segment has to be discarded.
+    fn free_blocks(&self) -> u32 {
+        let empty = self.used.iter().filter(|used| !**used).count() as u32;
+        self.superblock.segment_blocks - self.cursor.1 + empty * self.superblock.segment_blocks
+    }
+
+    fn due(&self) -> u32 {
+        self.entries.due() + self.usage.due()
+    }
+
+    /// Segments of the map in the order in which they were written.
+    fn oldest(&self) -> impl Iterator<Item = u32> {
+        let (now, count) = (self.cursor.0, self.superblock.map_segments);
+        (1..count).map(move |step| (now + step) % count)
+    }
+
+    /// Takes segments whose blocks this checkpoint writes elsewhere, the oldest first, until enough is free after it: room for the whole
+    /// map, and for a segment that a power cut leaves half written.
+    fn clean(&mut self, planted: Option<PlantedBug>) {
+        let segment_blocks = self.superblock.segment_blocks;
+        let wanted = self.superblock.map_blocks() + segment_blocks;
+        let candidates: Vec<u32> = self.oldest().filter(|at| self.used[*at as usize]).collect();
+        for victim in candidates {
+            let gained = self.victims.len() as u32 * segment_blocks;
+            if (self.free_blocks() + gained).saturating_sub(self.due()) >= wanted {
+                break;
+            }
+            let first = self.superblock.first_block(self.superblock.map().start + victim).0;
+            let range = first..first + segment_blocks;
+            let with_roots = planted != Some(PlantedBug::LostTimb);
+            self.metrics.moved_map_blocks += self.entries.evacuate(&range, with_roots);
+            self.metrics.moved_map_blocks += self.usage.evacuate(&range, with_roots);
+            self.metrics.cleaned_map_segments += 1;
+            self.victims.push(victim);
+        }
+    }
+
+    /// The next block of the map.
+    fn next(&mut self) -> Addr {
+        let Superblock { segment_blocks, map_segments, .. } = self.superblock;
+        if self.cursor.1 == segment_blocks {
+            self.cursor = ((self.cursor.0 + 1) % map_segments, 0);
+            debug_assert!(!self.used[self.cursor.0 as usize], "the ring has room (invariant 1)");
+        }
+        self.used[self.cursor.0 as usize] = true;
+        let segment = self.superblock.map().start + self.cursor.0;
+        let addr = Addr(self.superblock.first_block(segment).0 + self.cursor.1);
+        self.cursor.1 += 1;
+        addr
+    }
+
+    pub(super) fn store(&mut self, tables: &Tables<'_>, checkpoint: &mut Checkpoint, out: Out<'_>) -> Stored {
+        self.clean(tables.planted);
+        self.store_entries(tables, out);
+        self.store_usage(tables, out);
+        self.metrics.timb_blocks += self.store_places(|area| &mut area.entries, out);
+        self.metrics.usage_place_blocks += self.store_places(|area| &mut area.usage, out);
+        self.store_pack(tables, checkpoint, out)
+    }
+
+    fn store_entries(&mut self, tables: &Tables<'_>, out: Out<'_>) {
+        for index in std::mem::take(&mut self.entries.dirty) {
+            let mut block = [0; BLOCK_BYTES];
+            let first = index * ENTRIES_PER_BLOCK;
+            for (nid, entry) in tables.nat.range(Nid(first)..Nid(first + ENTRIES_PER_BLOCK)) {
+                // A node that was never written is not in the map yet.
+                if entry.addr.is_place() {
+                    set_entry(&mut block, nid.0 - first, *entry);
+                }
+            }
+            let place = self.next();
+            out(place, &block);
+            self.entries.places.blocks[index as usize] = place;
+            self.entries.dirty_roots.insert(index / PLACES_PER_BLOCK);
+            self.metrics.entry_blocks += 1;
+        }
+    }
+
+    fn store_usage(&mut self, tables: &Tables<'_>, out: Out<'_>) {
+        for index in std::mem::take(&mut self.usage.dirty) {
+            let mut block = [0; BLOCK_BYTES];
+            let segments = tables.sit.iter().skip((index * SIT_PER_BLOCK) as usize).take(SIT_PER_BLOCK as usize);
+            for (at, entry) in segments.enumerate() {
+                entry.into_block(&mut block, at);
+            }
+            let place = self.next();
+            out(place, &block);
+            self.usage.places.blocks[index as usize] = place;
+            self.usage.dirty_roots.insert(index / PLACES_PER_BLOCK);
+            self.metrics.usage_blocks += 1;
+        }
+    }
+
+    /// Writes blocks of places; returns how many.
+    fn store_places(&mut self, table: impl Fn(&mut Self) -> &mut Table, out: Out<'_>) -> u64 {
+        let roots = std::mem::take(&mut table(self).dirty_roots);
+        for &root in &roots {
+            let place = self.next();
+            let places = &mut table(self).places;
+            let first = (root * PLACES_PER_BLOCK) as usize;
+            let end = places.blocks.len().min(first + PLACES_PER_BLOCK as usize);
+            out(place, &encode_places(&places.blocks[first..end]));
+            places.roots[root as usize] = place;
+        }
+        roots.len() as u64
+    }
+
+    /// Writes the pack except for its last block, the checkpoint.
+    fn store_pack(&mut self, tables: &Tables<'_>, checkpoint: &mut Checkpoint, out: Out<'_>) -> Stored {
+        let orphans = encode_orphans(&tables.nameless);
+        let data: Vec<_> = tables.summaries[..3].to_vec();
+        let summaries = encode_compact([data[0], data[1], data[2]], &checkpoint.cursors);
+        checkpoint.summary_start = orphans.len() as u32;
+        checkpoint.pack_blocks = checkpoint.summary_start + summaries.len() as u32 + 1;
+        let kept = Flags::ERROR | Flags::FSCK;
+        checkpoint.flags.0 = checkpoint.flags.0 & kept | Flags::CRC_RECOVERY | Flags::COMPACT_SUMMARIES;
+        if tables.is_unmount {
+            checkpoint.flags.0 |= Flags::UNMOUNTED;
+        }
+        if !tables.nameless.is_empty() {
+            checkpoint.flags.0 |= Flags::ORPHANS;
+        }
+        if self.pack.1 + checkpoint.pack_blocks > self.superblock.segment_blocks {
+            self.pack = (3 - self.pack.0, 0);
+            self.has_switched = true;
+        }
+        let first = self.superblock.first_block(self.pack.0).0 + self.pack.1;
+        for (addr, block) in (first..).map(Addr).zip(orphans.iter().chain(&summaries)) {
+            out(addr, block);
+        }
+        self.pack.1 += checkpoint.pack_blocks;
+        self.metrics.pack_blocks += u64::from(checkpoint.pack_blocks);
+        let segment = self.superblock.first_block(self.superblock.map().start + self.cursor.0);
+        let root = Root {
+            checkpoint: checkpoint.clone(),
+            cursor: Addr(segment.0 + self.cursor.1),
+            timb: self.entries.places.roots.clone(),
+            usage: self.usage.places.roots.clone(),
+        };
+        let last = root.encode();
+        Stored { last: (Addr(first + checkpoint.pack_blocks - 1), last), crc: Root::crc_of(&last) }
+    }
+}

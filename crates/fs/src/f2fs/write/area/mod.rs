@@ -1,0 +1,147 @@
+//! The part of the disk that is not written by logs: checkpoints, and the tables that say where nodes are and which blocks are valid.
+//!
+//! Place in the data flow: all other writes go to logs and are found by the tables in memory. The writer notes here which entries
+//! of these changed; a [`checkpoint`](super::checkpoint) has them and itself stored here. Nothing here knows the state.
+//!
+//! There are two ways to do it: [`fixed`] at fixed places (F2FS), and [`appended`] to segments that are never written over (ALFS). Only
+//! here, where a volume is mounted, and in the choice of free segments does the writer know which one it is.
+//!
+//! Invariant: no block to which the last checkpoint refers is written or discarded before the new one is complete.
+
+mod appended;
+mod fixed;
+
+use super::super::layout::checkpoint::Checkpoint;
+use super::super::layout::summary::Summary;
+use super::super::layout::tables::{NatEntry, SitEntry};
+use super::super::layout::{Addr, Geometry, Nid, SegNo};
+use super::super::volume::Volume;
+use super::by_nid::ByNid;
+use super::options::PlantedBug;
+use crate::port::BlockBytes;
+pub use appended::AlfsMetrics;
+use appended::Appended;
+use fixed::Fixed;
+use flashweir_core::command::SegmentId;
+
+/// Number of blocks of a pack that do not list inodes without names: its head, its summaries and its last block.
+pub(super) const PACK_OTHERS: u32 = 8;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Area {
+    geometry: Geometry,
+    kept: Kept,
+}
+
+#[derive(Debug)]
+enum Kept {
+    Fixed(Fixed),
+    Appended(Box<Appended>),
+}
+
+/// A checkpoint that is stored except for its last block.
+#[derive(Debug)]
+pub(super) struct Stored {
+    /// The block that completes it.
+    pub(super) last: (Addr, BlockBytes),
+    /// The checksum in this block.
+    pub(super) crc: u32,
+}
+
+/// The tables that a checkpoint stores, as they are in memory.
+pub(super) struct Tables<'a> {
+    pub(super) nat: &'a ByNid<NatEntry>,
+    pub(super) sit: &'a [SitEntry],
+    /// Summaries of the segments that logs write, in the order of the logs.
+    pub(super) summaries: Vec<&'a Summary>,
+    /// Inodes without names, which are listed as orphans.
+    pub(super) nameless: Vec<Nid>,
+    /// Whether the volume is being unmounted, so that nothing follows.
+    pub(super) is_unmount: bool,
+    pub(super) planted: Option<PlantedBug>,
+}
+
+/// Receives a block and its address.
+type Out<'a> = &'a mut dyn FnMut(Addr, &BlockBytes);
+
+impl Area {
+    /// Returns the area of a volume that was just mounted.
+    pub(super) fn of(volume: &Volume) -> Self {
+        let kept = match volume.node_map() {
+            None => Kept::Fixed(Fixed::of(volume)),
+            Some(map) => Kept::Appended(Box::new(Appended::of(map))),
+        };
+        Self { geometry: *volume.geometry(), kept }
+    }
+
+    /// Notes that the entry of a node changed.
+    pub(super) fn note_node(&mut self, nid: Nid) {
+        match &mut self.kept {
+            Kept::Fixed(fixed) => fixed.note_node(nid),
+            Kept::Appended(appended) => appended.note_node(nid),
+        }
+    }
+
+    /// Notes that the entry of a segment changed.
+    pub(super) fn note_segment(&mut self, segment: SegNo) {
+        match &mut self.kept {
+            Kept::Fixed(fixed) => fixed.note_segment(segment),
+            Kept::Appended(appended) => appended.note_segment(segment),
+        }
+    }
+
+    /// Writes tables and checkpoint except for its last block, and enters the places of the tables into the checkpoint.
+    pub(super) fn store(&mut self, tables: &Tables<'_>, checkpoint: &mut Checkpoint, out: Out<'_>) -> Stored {
+        match &mut self.kept {
+            Kept::Fixed(fixed) => fixed.store(tables, checkpoint, out),
+            Kept::Appended(appended) => appended.store(tables, checkpoint, out),
+        }
+    }
+
+    /// The checkpoint is complete, and so are the discards of [`Self::dead_segments`].
+    pub(super) fn turn(&mut self) {
+        match &mut self.kept {
+            Kept::Fixed(fixed) => fixed.turn(),
+            Kept::Appended(appended) => appended.turn(),
+        }
+    }
+
+    /// Segments of the disk to which the checkpoint that was just stored does not refer any more.
+    pub(super) fn dead_segments(&self) -> Vec<SegmentId> {
+        match &self.kept {
+            Kept::Fixed(_) => Vec::new(),
+            Kept::Appended(appended) => appended.dead_segments(),
+        }
+    }
+
+    /// Address of the summary of a segment.
+    pub(super) fn summary_place(&self, segment: SegNo) -> Addr {
+        self.geometry.summary_block(segment)
+    }
+
+    /// Most inodes without names that a checkpoint can list.
+    pub(super) fn nameless_max(&self) -> usize {
+        match &self.kept {
+            Kept::Fixed(fixed) => fixed.nameless_max(),
+            Kept::Appended(appended) => appended.nameless_max(),
+        }
+    }
+
+    /// Counters of a map of append segments.
+    pub(super) fn map_metrics(&self) -> Option<AlfsMetrics> {
+        match &self.kept {
+            Kept::Fixed(_) => None,
+            Kept::Appended(appended) => Some(appended.metrics),
+        }
+    }
+
+    /// Sets the number of blocks of a pack that continue the bitmaps of its head.
+    #[cfg(test)]
+    pub(super) fn set_payload(&mut self, payload: u32) {
+        match &mut self.kept {
+            Kept::Fixed(fixed) => fixed.payload = payload,
+            Kept::Appended(_) => unreachable!("such packs have none"),
+        }
+    }
+}

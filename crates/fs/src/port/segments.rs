@@ -1,0 +1,243 @@
+//! A disk of append segments in memory, for tests and tools. It answers at once, refuses whatever append segments refuse (append-segments
+//! §2), and can lose its power.
+//!
+//! Invariants: blocks of a segment are written in order, each once between two discards; a flush, or a write with FUA, makes everything that
+//! was answered durable. After a power cut each segment has a prefix of what it had, at least what was durable; a discard is done or not.
+
+use super::{Answer, Block, BlockPort, Request, Ticket};
+use flashweir_core::command::{OutOfRange, SegmentId};
+use flashweir_core::units::LBA_BYTES;
+use flashweir_core::{Address, DeviceError, Payload};
+use std::cell::{Cell, RefCell};
+
+/// Sectors of a block.
+const LBAS: u64 = super::BLOCK_BYTES as u64 / LBA_BYTES;
+
+/// Blocks of a segment between two discards.
+#[derive(Clone, Debug, Default)]
+struct Generation {
+    blocks: Vec<Payload>,
+    /// Number of these that are durable.
+    durable: usize,
+}
+
+/// A segment: what it holds, and generations that a power cut may bring back because their discards are not durable.
+#[derive(Clone, Debug, Default)]
+struct Segment {
+    older: Vec<Generation>,
+    now: Generation,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Segments {
+    segment_blocks: u32,
+    segments: RefCell<Vec<Segment>>,
+    /// Requests that have changed something.
+    changes: Cell<u64>,
+    /// Changes after which there is no power.
+    power_off_after: Cell<Option<u64>>,
+}
+
+impl Segments {
+    /// An empty disk.
+    pub fn in_memory(segments: u32, segment_blocks: u32) -> Self {
+        let segments = RefCell::new(vec![Segment::default(); segments as usize]);
+        Self { segment_blocks, segments, changes: Cell::new(0), power_off_after: Cell::new(None) }
+    }
+
+    /// Number of requests so far that have changed something.
+    pub fn changes(&self) -> u64 {
+        self.changes.get()
+    }
+
+    /// Lets the power fail after this number of changes: later requests are refused.
+    pub fn power_off_after(&self, changes: u64) {
+        self.power_off_after.set(Some(changes));
+    }
+
+    /// The disk as it wakes up after a power cut. For each segment `choose` gets the number of states that it may have, and returns which
+    /// one it has: 0 loses most.
+    pub fn woken(&self, mut choose: impl FnMut(u64) -> u64) -> Self {
+        let wake = |segment: &Segment| {
+            let mut states: Vec<(&Generation, usize)> = Vec::new();
+            for generation in segment.older.iter().chain([&segment.now]) {
+                states.extend((generation.durable..=generation.blocks.len()).map(|kept| (generation, kept)));
+            }
+            let (generation, kept) = states[choose(states.len() as u64) as usize];
+            let blocks = generation.blocks[..kept].to_vec();
+            Segment { older: Vec::new(), now: Generation { blocks, durable: kept } }
+        };
+        let segments = RefCell::new(self.segments.borrow().iter().map(wake).collect());
+        let Self { segment_blocks, .. } = *self;
+        Self { segment_blocks, segments, changes: Cell::new(0), power_off_after: Cell::new(None) }
+    }
+
+    /// Contents of all segments, from the first block of each on.
+    pub fn contents(&self) -> Vec<Vec<Payload>> {
+        self.segments.borrow().iter().map(|segment| segment.now.blocks.clone()).collect()
+    }
+
+    /// Segment and offset of a block, and its address in errors.
+    fn place(&self, block: Block) -> (usize, usize, Address) {
+        let (segment, offset) = (block.0 / u64::from(self.segment_blocks), block.0 % u64::from(self.segment_blocks));
+        let at = Address::Seg { segment: SegmentId(segment as u32), offset: (offset * LBAS) as u32 };
+        (segment as usize, offset as usize, at)
+    }
+
+    fn check(&self, block: Block, count: u64) -> Result<(), DeviceError> {
+        let (_, _, at) = self.place(block);
+        let capacity = self.capacity_blocks();
+        match block.0.checked_add(count).is_some_and(|end| end <= capacity) {
+            true => Ok(()),
+            false => Err(OutOfRange { at, count: (count * LBAS) as u32, capacity: capacity * LBAS }.into()),
+        }
+    }
+
+    fn change(&self) -> Result<(), DeviceError> {
+        if self.power_off_after.get().is_some_and(|last| self.changes.get() >= last) {
+            return Err(DeviceError::NotSupported("anything without power"));
+        }
+        self.changes.set(self.changes.get() + 1);
+        Ok(())
+    }
+
+    fn make_durable(&self) {
+        for segment in self.segments.borrow_mut().iter_mut() {
+            segment.older.clear();
+            segment.now.durable = segment.now.blocks.len();
+        }
+    }
+
+    fn answer(&self, request: Request) -> Answer {
+        match request {
+            Request::Read { block, count } => {
+                self.check(block, count.into())?;
+                let segments = self.segments.borrow();
+                let read = |block: u64| {
+                    let (segment, offset, at) = self.place(Block(block));
+                    let found = segments[segment].now.blocks.get(offset).cloned();
+                    found.ok_or(DeviceError::NotWritten { at }.into())
+                };
+                (block.0..block.0 + u64::from(count)).map(read).collect()
+            }
+            Request::Write(write) => {
+                self.check(write.block, write.payloads.len() as u64)?;
+                let (segment, offset, at) = self.place(write.block);
+                if offset + write.payloads.len() > self.segment_blocks as usize {
+                    let (count, capacity) = (write.payloads.len() as u64 * LBAS, u64::from(self.segment_blocks) * LBAS);
+                    return Err(DeviceError::from(OutOfRange { at, count: count as u32, capacity }).into());
+                }
+                let pointer = self.segments.borrow()[segment].now.blocks.len();
+                if offset != pointer {
+                    let expected = (pointer as u64 * LBAS) as u32;
+                    return Err(DeviceError::OutOfOrder { at, expected }.into());
+                }
+                self.change()?;
+                self.segments.borrow_mut()[segment].now.blocks.extend(write.payloads.iter().cloned());
+                if write.fua {
+                    let segment = &mut self.segments.borrow_mut()[segment];
+                    segment.older.clear();
+                    segment.now.durable = segment.now.blocks.len();
+                }
+                Ok(Box::default())
+            }
+            Request::Flush | Request::RangeFlush(_) => {
+                self.change()?;
+                self.make_durable();
+                Ok(Box::default())
+            }
+            Request::Discard { block, count, .. } => {
+                self.check(block, count.into())?;
+                let (segment, offset, at) = self.place(block);
+                if offset != 0 || count != self.segment_blocks {
+                    return Err(DeviceError::Misaligned { at }.into());
+                }
+                self.change()?;
+                let segment = &mut self.segments.borrow_mut()[segment];
+                if !segment.now.blocks.is_empty() {
+                    let old = std::mem::take(&mut segment.now);
+                    segment.older.push(old);
+                }
+                Ok(Box::default())
+            }
+            Request::Barrier(_) => Err(DeviceError::NotSupported("ordered commands").into()),
+            Request::Share(_) => Err(DeviceError::NotSupported("SHARE of segments").into()),
+            Request::Report(_) => unreachable!("it is answered where its ticket is made"),
+        }
+    }
+}
+
+impl BlockPort for Segments {
+    fn capacity_blocks(&self) -> u64 {
+        self.segments.borrow().len() as u64 * u64::from(self.segment_blocks)
+    }
+
+    fn segment_blocks(&self) -> u32 {
+        self.segment_blocks
+    }
+
+    fn submit(&self, request: Request) -> Ticket {
+        let Request::Report(segment) = request else { return Ticket::done(self.answer(request)) };
+        let (progress, ticket) = Ticket::new();
+        let first = Block(u64::from(segment.0) * u64::from(self.segment_blocks));
+        let known = self.check(first, self.segment_blocks.into());
+        if known.is_ok() {
+            progress.at_offset(self.segments.borrow()[segment.0 as usize].now.blocks.len() as u32);
+        }
+        progress.complete(known.map(|()| Box::default()).map_err(Into::into));
+        ticket
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Write, block_on};
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn put(disk: &Segments, block: u64, number: u64) -> Answer {
+        block_on(disk.write(Write::new(Block(block), vec![Payload::Tag(number)])).completed())
+    }
+
+    #[test]
+    fn a_segment_is_written_in_order_and_once() {
+        let disk = Segments::in_memory(2, 2);
+        let error = |answer: Answer| answer.unwrap_err().to_string();
+        assert_eq!(error(put(&disk, 1, 1)), "write out of order at segment 0, sector 8: the write pointer is 0");
+        put(&disk, 0, 1).unwrap();
+        put(&disk, 1, 2).unwrap();
+        assert!(error(put(&disk, 0, 3)).starts_with("write out of order"));
+        assert!(error(block_on(disk.read(Block(2), 1).completed())).ends_with("never written"));
+        assert!(error(block_on(disk.discard(Block(0), 1).completed())).starts_with("a write of a part"));
+        assert_eq!(block_on(disk.report(SegmentId(0)).reported()), Ok(2));
+        block_on(disk.discard(Block(0), 2).completed()).unwrap();
+        assert_eq!(block_on(disk.report(SegmentId(0)).reported()), Ok(0));
+        assert!(error(block_on(disk.read(Block(4), 1).completed())).contains("4"));
+    }
+
+    /// A cut leaves a prefix of a generation, and no generation that a flush has seen the end of.
+    #[test]
+    fn a_power_cut_leaves_prefixes() {
+        let disk = Segments::in_memory(1, 4);
+        put(&disk, 0, 1).unwrap();
+        block_on(disk.flush().completed()).unwrap();
+        put(&disk, 1, 2).unwrap();
+        block_on(disk.discard(Block(0), 4).completed()).unwrap();
+        put(&disk, 0, 3).unwrap();
+        let shown = |disk: &Segments| {
+            let states = (0..).map_while(|state| {
+                let mut count = 0;
+                let woken = disk.woken(|states| {
+                    count = states;
+                    state.min(states - 1)
+                });
+                (state < count).then(|| woken.contents()[0].iter().map(Payload::identity).collect::<Vec<_>>())
+            });
+            states.collect::<BTreeSet<_>>()
+        };
+        assert_eq!(shown(&disk), BTreeSet::from([vec![1], vec![1, 2], vec![], vec![3]]));
+        block_on(disk.flush().completed()).unwrap();
+        assert_eq!(shown(&disk), BTreeSet::from([vec![3]]));
+    }
+}
