@@ -14,7 +14,7 @@ use crate::engine::{self, Engine, Host, Nothing, Tear, block_layer};
 use flashweir_core::command::{APPEND_NAMESPACE, Contents, RangeFlush, SegmentId, SharePair};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{
-    Command, CommandId, Data, DeviceError, Done, Executor, Instant, Lba, Op, Order, Payload, executor::Handle,
+    Address, Command, CommandId, Data, DeviceError, Done, Executor, Instant, Lba, Op, Order, Payload, executor::Handle,
 };
 use flashweir_device::{Device, DeviceOptions, Recovery, RecoveryReport};
 use flashweir_fs::port::{
@@ -101,8 +101,10 @@ impl Host for Requests {
     fn completed(&mut self, _: Instant, token: u64, _: Instant, result: engine::Answer) {
         let pending = self.pending[token as usize].take().expect("a request finishes once");
         self.free.push(token as u32);
-        if let Ok(Done::Appended { offset }) = result {
-            pending.progress.at_offset(offset / LBAS as u32);
+        match &result {
+            Ok(Done::Appended { offset }) => pending.progress.at_offset(offset / LBAS as u32),
+            Ok(Done::Segment(report)) => pending.progress.at_offset(report.write_pointer / LBAS as u32),
+            _ => (),
         }
         self.tickets.complete(pending.progress, answer(result, pending.range, self.unit_bytes));
     }
@@ -152,10 +154,23 @@ impl fmt::Debug for Port {
 impl Shared {
     fn submit(&mut self, request: Request, submitter: u16) -> Ticket {
         let range = read_range(&request);
-        match command(request, self.mode, self.has_whole_units()) {
-            Some(command) => self.submit_command(command, range, submitter),
-            None => Ticket::done(Ok(Box::default())),
+        let command = match self.segment_blocks() {
+            0 => Ok(command(request, self.mode, self.has_whole_units())),
+            segment_blocks => segment_command(request, self.mode, self.has_whole_units(), segment_blocks),
+        };
+        match command {
+            Ok(Some(command)) => self.submit_command(command, range, submitter),
+            Ok(None) => Ticket::done(Ok(Box::default())),
+            Err(error) => Ticket::done(Err(error.into())),
         }
+    }
+
+    /// Returns the number of blocks in a segment of a device that consists of append segments, else 0.
+    fn segment_blocks(&self) -> u32 {
+        self.engine.as_ref().map_or(0, |engine| match engine.device().geometry().append.segments {
+            0 => 0,
+            _ => (engine.device().geometry().segment_lbas() / LBAS) as u32,
+        })
     }
 
     /// Whether a block of the port is exactly one mapping unit.
@@ -264,7 +279,52 @@ pub(crate) fn command(request: Request, mode: FlushMode, whole_units: bool) -> O
             plain(Op::RFlush(Box::new(RangeFlush { ranges, tags, segments: Vec::new() })))
         }
         Request::Flush | Request::RangeFlush(_) => plain(Op::Flush),
+        Request::Report(segment) => plain(Op::SegReport { segment }),
     }
+}
+
+/// Returns the same for a device of append segments of so many blocks.
+///
+/// # Errors
+/// What segments do not have, or a range that is not within one segment, or not all of it.
+fn segment_command(
+    request: Request,
+    mode: FlushMode,
+    whole_units: bool,
+    segment_blocks: u32,
+) -> Result<Option<Command>, DeviceError> {
+    let place = |block: Block| {
+        let (segment, offset) = (block.0 / u64::from(segment_blocks), block.0 % u64::from(segment_blocks));
+        (SegmentId(segment as u32), (offset * LBAS) as u32)
+    };
+    let is_whole = |block: Block, count: u32| place(block).1 == 0 && count == segment_blocks;
+    let lacks = |what| Err(DeviceError::NotSupported(what));
+    let command = match request {
+        Request::Write(write) => {
+            let (segment, offset) = place(write.block);
+            let fits = u64::from(offset) / LBAS + write.payloads.len() as u64 <= segment_blocks.into();
+            if !fits {
+                return Err(DeviceError::InvalidField("a write goes past the end of its segment"));
+            }
+            command(Request::Write(write), mode, whole_units).map(|command| {
+                let Op::Write { blocks, data, .. } = command.op else { unreachable!("it is a write") };
+                Command { op: Op::SegWrite { segment, offset, blocks, data }, ..command }
+            })
+        }
+        Request::Discard { block, count, .. } if !is_whole(block, count) => {
+            let (segment, offset) = place(block);
+            return Err(DeviceError::Misaligned { at: Address::Seg { segment, offset } });
+        }
+        Request::Discard { block, count, order } => {
+            let trim = Op::SegTrim { segment: place(block).0 };
+            command(Request::Discard { block, count, order }, mode, whole_units)
+                .map(|command| Command { op: trim, ..command })
+        }
+        Request::Share(_) => return lacks("SHARE of segments"),
+        Request::RangeFlush(Selection { tags, .. }) if !tags.is_empty() => return lacks("owners of segments"),
+        other => command(other, mode, whole_units),
+    };
+    Ok(command.map(|command| Command { ns: APPEND_NAMESPACE, ..command }))
 }
 
 /// Converts contents for the device; they are passed unchanged where a block is a mapping unit.
@@ -295,6 +355,10 @@ impl BlockPort for Port {
     fn capacity_blocks(&self) -> u64 {
         let shared = self.shared.borrow();
         shared.engine.as_ref().map_or(0, |engine| engine.device().geometry().capacity_lbas() / LBAS)
+    }
+
+    fn segment_blocks(&self) -> u32 {
+        self.shared.borrow().segment_blocks()
     }
 
     fn share_blocks_max(&self) -> u32 {

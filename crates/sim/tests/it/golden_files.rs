@@ -11,9 +11,10 @@
 //! ```
 
 use crate::golden::{OPTIONS, compare, device, digest};
-use flashweir_core::Duration;
+use flashweir_core::{Bytes, Duration};
 use flashweir_core::random::RandomStream;
 use flashweir_device::Device;
+use flashweir_device::presets::preset;
 use flashweir_device::config::{PersistPolicy, RangeFlushSupport};
 use flashweir_fs::ext4::{CheckpointBy, Journaling};
 use flashweir_fs::f2fs::{Background, Flushing};
@@ -41,8 +42,22 @@ struct Case {
     flush: FlushMode,
 }
 
+/// A device of 52 append segments of 2 MiB.
+fn segments() -> Device {
+    let mut config = preset("amf").unwrap();
+    (config.geometry.channels, config.geometry.chips_per_channel) = (2, 2);
+    (config.geometry.blocks_per_plane, config.append.segments) = (60, 52);
+    config.append.spare_blocks = 4;
+    config.buffer.capacity = Bytes::mib(1);
+    config.validate().unwrap();
+    Device::new(config, OPTIONS)
+}
+
 impl Case {
     fn stack(&self) -> Stack {
+        if self.mode.kind.appends() {
+            return Stack::new(segments(), self.flush);
+        }
         let is_dual = self.mode.commit_mode() == CommitMode::DualMode;
         let mut config = device(if is_dual { "barrier-ufs" } else { "rflush" }).config().clone();
         if is_dual {
@@ -266,6 +281,14 @@ fn cases() -> Vec<(String, Case)> {
             }
             cases.push((format!("f2fs {commit_mode:?} {flush:?}"), Case { mode, flush }));
         }
+    }
+    for fsync_checkpoints in [false, true] {
+        let mut mode = Mode::from(Kind::Alfs);
+        mode.alfs.fsync_checkpoints = fsync_checkpoints;
+        mode.alfs.background = Some(background.clone());
+        mode.alfs.checkpoint_interval = Some(ms(500));
+        let name = format!("alfs {}", if fsync_checkpoints { "Checkpoint" } else { "RollForward" });
+        cases.push((name, Case { mode, flush: FlushMode::Flush }));
     }
     cases
 }
