@@ -173,6 +173,10 @@ fn config(args: &CrashFilesArgs) -> Outcome<FileCrashConfig> {
     let format = Format::named(&args.format);
     let format = format.ok_or_else(|| Failure::Usage(format!("--format: {}", args.format)))?;
     sequences.check(format).map_err(|why| Failure::Usage(format!("--sequences: {why}")))?;
+    if format.appends() && on == Some(On::Late) {
+        let why = "append segments in memory answer at once: expected model or device";
+        return Err(Failure::Usage(format!("--on late with --format {}: {why}", format.name())));
+    }
     let has_end = *sequences == Sequences::Seq1 || args.count.is_some();
     let effort = Effort::default();
     let states_max = args.states_each.map_or(effort.states_max, |states| states as usize);
@@ -280,7 +284,9 @@ fn shown(report: &FileCrashReport) -> String {
     row("  distinct over all sequences", totals.distinct);
     row("verdicts", totals.judged);
     row("volumes used after recovery", totals.exercised);
-    row(&format!("images that {} found good", judge_of(report.format.kind).name), totals.outside);
+    if let Some(judge) = judge_of(report.format.kind) {
+        row(&format!("images that {} found good", judge.name), totals.outside);
+    }
     if report.format.is_ext4() {
         row("images that the kernel recovered as we do", totals.replayed);
     } else {
@@ -320,8 +326,10 @@ struct Judge {
     good: &'static str,
 }
 
-fn judge_of(kind: Kind) -> Judge {
-    match kind {
+/// The program outside that checks a format, if there is one.
+fn judge_of(kind: Kind) -> Option<Judge> {
+    Some(match kind {
+        Kind::Alfs => return None,
         Kind::F2fs => Judge {
             name: "fsck.f2fs",
             flags: "--dry-run",
@@ -330,7 +338,7 @@ fn judge_of(kind: Kind) -> Judge {
         },
         // Each problem ends with a question, which is answered at once.
         Kind::Ext4 => Judge { name: "e2fsck", flags: "-fn", bad: &["? no", "WARNING"], good: "Pass 5" },
-    }
+    })
 }
 
 /// Verdict of the format's own checker.
@@ -341,7 +349,10 @@ struct Fsck {
 
 impl Fsck {
     fn new(format: Format) -> Outcome<Self> {
-        let judge = judge_of(format.kind);
+        let judge = judge_of(format.kind).ok_or_else(|| {
+            let name = format.name();
+            Failure::Usage(format!("--fsck-every: no program outside checks {name}: expected --format f2fs or ext4"))
+        })?;
         let program = judge.name;
         let found = Command::new(program).arg("-V").stdin(Stdio::null()).output();
         found.map_err(|error| Failure::Run(format!("--fsck-every needs {program}: {error}")))?;

@@ -8,6 +8,7 @@ use flashweir_core::units::LBA_BYTES;
 use flashweir_device::config::{AppendMode, BufferMode, DeviceConfig, FirmwareKind};
 use flashweir_device::geometry::Geometry;
 use flashweir_device::presets;
+use flashweir_fs::Kind;
 use flashweir_lab::scenario::{Fault, Scenario, read_device};
 use flashweir_workload::spelling::nearest;
 use serde::Serialize;
@@ -20,6 +21,32 @@ pub(crate) fn resolve_paged(devices: &[String], set: &[String]) -> Outcome<Vec<D
     for (index, config) in all.iter().enumerate() {
         let place = format!("device {index} ({})", config.name);
         config.check_page_namespace().map_err(|error| Failure::Usage(format!("{place}: {error}")))?;
+    }
+    Ok(all)
+}
+
+/// The devices for a file system: of append segments if it is for those, and with sectors that can be written in place otherwise.
+pub(crate) fn resolve_for(kind: Kind, devices: &[String], set: &[String]) -> Outcome<Vec<DeviceConfig>> {
+    let all = resolve(devices, set)?;
+    let name = kind.name();
+    for config in &all {
+        let has_segments = config.firmware == FirmwareKind::Append;
+        let device = &config.name;
+        if kind.appends() && !has_segments {
+            return Err(Failure::Usage(format!(
+                "--format {name} needs a device of append segments, and {device} has none: expected --device amf, or --format \
+                 f2fs or ext4"
+            )));
+        }
+        if !kind.appends() && has_segments {
+            return Err(Failure::Usage(format!(
+                "--format {name} writes over sectors, and {device} has append segments: expected --format alfs, or another \
+                 --device"
+            )));
+        }
+        if !kind.appends() {
+            config.check_page_namespace().map_err(|error| Failure::Usage(format!("{device}: {error}")))?;
+        }
     }
     Ok(all)
 }

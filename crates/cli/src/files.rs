@@ -1,6 +1,6 @@
 //! `weir files`: workloads on the files of a file system on a device, several at once.
 
-use crate::devices::{resolve_paged, table};
+use crate::devices::{resolve_for, table};
 use crate::error::{Failure, Outcome, say, unreadable};
 use crate::json;
 use crate::options::{ResultArgs, Shape};
@@ -131,7 +131,7 @@ pub(crate) struct FormatOptions {
     /// With `--flush rflush`, checkpoints of F2FS are made durable by range flushes too
     #[arg(long)]
     range_checkpoints: bool,
-    /// Each fsync is a checkpoint of F2FS, as with Linux's mount option of this name
+    /// Each fsync is a checkpoint of F2FS, as with Linux's mount option of this name, or of ALFS, as in the paper
     #[arg(long)]
     fastboot: bool,
 }
@@ -200,11 +200,17 @@ impl FormatOptions {
             (self.forced_commits, "--forced-commits", Kind::Ext4),
             (self.journal_max.is_some(), "--journal-max", Kind::Ext4),
             (self.clean.is_some(), "--clean", Kind::F2fs),
-            (self.fastboot, "--fastboot", Kind::F2fs),
             (self.range_checkpoints, "--range-checkpoints", Kind::F2fs),
             (flush.contains(&FlushArg::Rflush), "--flush rflush", Kind::F2fs),
         ] {
             needs(is_given, option, needed, kind)?;
+        }
+        if self.fastboot && kind == Kind::Ext4 {
+            return Err(Failure::Usage("--fastboot needs --format f2fs or alfs, and it is ext4".into()));
+        }
+        if self.is_dual() && kind.appends() {
+            let name = kind.name();
+            return Err(Failure::Usage(format!("--commit dual needs --format f2fs or ext4, and it is {name}")));
         }
         if self.forced_commits && self.journal_mode != Some(JournalModeArg::Journal) {
             return Err(Failure::Usage("--forced-commits needs --journal-mode journal".into()));
@@ -218,7 +224,7 @@ impl FormatOptions {
         mode.ext4.forced_commits = self.forced_commits;
         mode.ext4.journal_blocks_max = self.journal_max.unwrap_or(0);
         set_shares(&mut mode, self.checkpoint, self.clean);
-        mode.f2fs.fastboot = self.fastboot;
+        (mode.f2fs.fastboot, mode.alfs.fsync_checkpoints) = (self.fastboot, self.fastboot);
         if self.range_checkpoints {
             mode.f2fs.checkpoint = Flushing::RangeFlush;
         }
@@ -346,10 +352,10 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
     let mode = args.options.mode(args.format, args.order_only, &args.flush)?;
     needs(args.journal_size.is_some(), "--journal-size", Kind::Ext4, args.format)?;
     // Results of F2FS that are older than its modes do not change.
-    let has_block_layer = args.format != Kind::F2fs || args.options.commit.is_some();
+    let has_block_layer = args.format == Kind::Ext4 || args.options.commit.is_some();
     let block_layer = has_block_layer.then(HostConfig::default);
     let mut setups = Vec::new();
-    for device in resolve_paged(&args.device, &args.set)? {
+    for device in resolve_for(args.format, &args.device, &args.set)? {
         args.options.check_device(&device, &args.flush)?;
         for flush in &args.flush {
             setups.push(Setup {

@@ -1,6 +1,6 @@
 //! `weir sqlite`: SQLite itself on a file system on a device, in virtual time.
 
-use crate::devices::{resolve_paged, table};
+use crate::devices::{resolve_for, table};
 use crate::error::{Failure, Outcome};
 use crate::files::{
     CheckpointArg, CleanArg, CommitArg, FlushArg, JournalModeArg, check_shares, needs, set_shares,
@@ -194,6 +194,10 @@ impl SqliteArgs {
         needs(self.checkpoint.is_some(), "--checkpoint", Kind::Ext4, self.format)?;
         needs(self.clean.is_some(), "--clean", Kind::F2fs, self.format)?;
         needs(self.flush == FlushArg::Rflush, "--flush rflush", Kind::F2fs, self.format)?;
+        if commit_mode == CommitMode::DualMode && self.format.appends() {
+            let (name, order) = (self.format.name(), order.name());
+            return Err(Failure::Usage(format!("--order {order} needs --format f2fs or ext4, and it is {name}")));
+        }
         let mut mode = Mode::from(self.format).committing(commit_mode);
         mode.ext4.journaling = self.journal_mode.map_or_else(Default::default, JournalModeArg::journaling);
         set_shares(&mut mode, self.checkpoint, self.clean);
@@ -202,7 +206,7 @@ impl SqliteArgs {
 
     fn setups(&self) -> Outcome<Vec<Setup>> {
         let mut setups = Vec::new();
-        for device in resolve_paged(&self.device, &self.set)? {
+        for device in resolve_for(self.format, &self.device, &self.set)? {
             self.flush.check_device(&device)?;
             check_shares(&device, self.checkpoint, self.clean)?;
             for journal in &self.journal {

@@ -434,7 +434,12 @@ pub fn hunt(
     let counts = config.count.map_or(HUNT_SEQUENCES.to_vec(), |count| vec![count]);
     // Bugs of the device exist only there.
     let on = if matches!(bug, Bug::Device(_)) { On::Device } else { config.on };
-    let late = if on == On::Model { On::Late } else { on };
+    let late = match on {
+        // Append segments in memory answer at once.
+        On::Model if config.format.appends() => On::Device,
+        On::Model => On::Late,
+        on => on,
+    };
     let kinds = [
         (Sequences::Seq1, on),
         (Sequences::Seq2, on),

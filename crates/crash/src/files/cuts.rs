@@ -8,17 +8,18 @@
 
 use super::bug::Bug;
 use super::ops::PlaceHash;
-use super::setup::BLOCKS;
+use super::setup::{BLOCKS, SEGMENT_BLOCKS};
 use super::volume::{Base, base_hash};
 use crate::explorer::{cell_hash, combinations};
 use flashweir_contract::{Content, DeviceKind};
 use flashweir_core::random::mix;
 use flashweir_core::{Bytes, Instant, Lpn, Payload, RandomStream};
-use flashweir_device::config::{PersistPolicy, RangeFlushSupport};
+use flashweir_device::config::{AppendMode, PersistPolicy, RangeFlushSupport};
 use flashweir_device::flash::Interrupted;
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceConfig, DeviceOptions, FastForward, Media, Recovery, Torn};
-use flashweir_sim::stack::Stack;
+use flashweir_fs::port::{Block, BlockPort as _, Write};
+use flashweir_sim::stack::{FlushMode, Stack};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,6 +32,9 @@ use std::sync::Arc;
 /// garbage-collected. For a file system that uses SHARE it has that, too.
 fn config(base: &Base) -> DeviceConfig {
     use PersistPolicy::{InOrderRecovery, InOrderWriteBack, Transactional};
+    if base.format.appends() {
+        return segments(base.seed);
+    }
     let is_phone = base.seed.is_multiple_of(2);
     let is_ordered = base.format.device_kind() >= DeviceKind::D3;
     let name = if is_phone { "mobile-ufs" } else { "rflush" };
@@ -53,6 +57,49 @@ fn config(base: &Base) -> DeviceConfig {
     let blocks = (BLOCKS * 4096) as f64 / (1.0 - config.ftl.over_provisioning) / block_bytes as f64;
     config.geometry.blocks_per_plane = (blocks / 2.0).ceil() as u32 + 1;
     config
+}
+
+/// Returns the card of the AMF paper, as small as the volume. For odd seeds a page holds one unit, as there; for even ones two, so that
+/// tails of segments are kept in its log, and one of three devices takes any unwritten sector.
+fn segments(seed: u64) -> DeviceConfig {
+    let mut config = preset("amf").expect("it is among the presets");
+    let has_tails = seed.is_multiple_of(2);
+    let geometry = &mut config.geometry;
+    (geometry.channels, geometry.chips_per_channel) = (2, 2);
+    if has_tails {
+        (geometry.page_bytes, geometry.pages_per_block) = (Bytes::kib(8), 64);
+        config.faults.paired_page_loss = true;
+    }
+    config.append.mode = if seed.is_multiple_of(3) { AppendMode::WriteOnce } else { AppendMode::Sequential };
+    config.append.segments = (BLOCKS / u64::from(SEGMENT_BLOCKS)) as u32;
+    config.append.spare_blocks = 4;
+    config.geometry.blocks_per_plane = config.append.segments + 12;
+    config.buffer.capacity = Bytes::mib(1);
+    config
+}
+
+/// Returns the medium of a base on a device of segments, all of which were written and deallocated before.
+fn segment_medium(base: &Base) -> Media {
+    let device = Device::new(config(base), options(None));
+    let mut stack = Stack::with_digest(device, FlushMode::Flush);
+    let (port, contents, seed) = (stack.port(), Arc::clone(&base.contents), base.seed);
+    let filled = stack.block_on(async move {
+        for segment in (0..BLOCKS).step_by(SEGMENT_BLOCKS as usize) {
+            let junk: Vec<Payload> = (0..32).map(|at| Payload::Tag(mix(seed ^ (segment + at)))).collect();
+            port.write(Write::new(Block(segment), junk)).completed().await?;
+        }
+        port.flush().completed().await?;
+        for segment in (0..BLOCKS).step_by(SEGMENT_BLOCKS as usize) {
+            port.discard(Block(segment), SEGMENT_BLOCKS).completed().await?;
+        }
+        for (unit, content) in &*contents {
+            port.write(Write::new(Block(unit.0), vec![content.clone()])).completed().await?;
+        }
+        port.flush().completed().await
+    });
+    filled.expect("it ends").expect("a fresh device takes a volume");
+    let now = stack.cut_instant();
+    stack.with_device(|device| device.cut(now, |_| Torn::Absent))
 }
 
 fn options(planted: Option<Bug>) -> DeviceOptions {
@@ -81,7 +128,8 @@ pub fn medium(base: &Base) -> Media {
         fill.finish();
         device.cut(Instant::ZERO, |_| Torn::Absent)
     };
-    base.medium.get_or_init(make).clone()
+    let made = || if base.format.appends() { segment_medium(base) } else { make() };
+    base.medium.get_or_init(made).clone()
 }
 
 /// Returns the device that wakes up with a medium. Panics where an assertion of the device fails, which is a fault to

@@ -10,6 +10,7 @@
 //!
 //! Invariant: the result is a function of the case.
 
+use super::appended;
 use super::case::{Case, Counts, Effort, Fault, Found, On, Outside, caught, idempotent};
 use super::history::History;
 use super::mounting::Did;
@@ -185,6 +186,7 @@ struct Explorer<'a> {
 /// Explores a case. Returns the counts, the hashes of the recovered images, and the first fault.
 pub fn explore(case: &Case<'_>) -> (Counts, Vec<u64>, Option<Found>) {
     match case.on {
+        On::Model if case.base.format.appends() => appended::explore(case),
         On::Model | On::Late => explore_model(case),
         On::Device => whole::explore(case),
     }
@@ -301,6 +303,9 @@ pub fn replay(
 ) -> Result<Option<Fault>, String> {
     if case.on == On::Device {
         return whole::replay(case, cut, image, nested);
+    }
+    if case.base.format.appends() {
+        return appended::replay(case, cut, image, nested);
     }
     let run = match run(case) {
         Ok(run) => run,

@@ -53,8 +53,11 @@ impl Format {
     /// The same with order instead of waiting, on a disk with barriers and SHARE.
     pub const F2FS_SSC_DUAL: Self = Self { shares: true, ..Self::F2FS_DUAL };
 
+    /// ALFS, on a disk of append segments.
+    pub const ALFS: Self = Self { kind: Kind::Alfs, ..Self::F2FS };
+
     /// All formats, with their names.
-    pub const ALL: [(Self, &'static str); 10] = [
+    pub const ALL: [(Self, &'static str); 11] = [
         (Self::F2FS, "f2fs"),
         (Self::F2FS_DUAL, "f2fs-dual"),
         (Self::EXT4, "ext4"),
@@ -65,6 +68,7 @@ impl Format {
         (Self::EXT4_SDJ_DUAL, "ext4-sdj-dual"),
         (Self::F2FS_SSC, "f2fs-ssc"),
         (Self::F2FS_SSC_DUAL, "f2fs-ssc-dual"),
+        (Self::ALFS, "alfs"),
     ];
 
     /// Names of the formats.
@@ -85,6 +89,11 @@ impl Format {
     /// Whether it is ext4 in any mode.
     pub fn is_ext4(self) -> bool {
         self.kind == Kind::Ext4
+    }
+
+    /// Whether its disk consists of append segments.
+    pub fn appends(self) -> bool {
+        self.kind.appends()
     }
 
     /// Whether it orders instead of waiting.

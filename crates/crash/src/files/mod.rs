@@ -13,6 +13,7 @@
 //! Invariants: a report is a function of its configuration, whatever the number of threads; nothing here reads a clock.
 
 pub mod ace;
+mod appended;
 pub mod bug;
 pub mod campaign;
 pub mod case;

@@ -6,6 +6,7 @@ use super::bug::Bug;
 use super::format::Format;
 use super::setup::{BLOCKS, FULL, FULL_BLOCKS, Setup};
 use flashweir_core::Duration;
+use flashweir_fs::alfs::AlfsOptions;
 use flashweir_fs::ext4::{CheckpointBy, Ext4Options};
 use flashweir_fs::f2fs::{self, Background, CleanBy, F2fsOptions, Flushing, InPlace};
 use flashweir_fs::port::BlockPort;
@@ -32,7 +33,8 @@ pub struct Did {
 /// # Errors
 /// The error of the file system.
 pub async fn make(disk: &dyn BlockPort, format: Format, seed: u64) -> Result<(), String> {
-    let blocks = if seed & FULL != 0 { FULL_BLOCKS } else { BLOCKS };
+    // On append segments most of a smaller volume would be for logs and cleaning.
+    let blocks = if seed & FULL != 0 && !format.appends() { FULL_BLOCKS } else { BLOCKS };
     let mut new = NewVolume::new(blocks);
     // A small journal wraps around within a sequence.
     new.ext4.journal_blocks = Some(1024);
@@ -41,6 +43,7 @@ pub async fn make(disk: &dyn BlockPort, format: Format, seed: u64) -> Result<(),
         for feature in f2fs::Options::FEATURES {
             new.f2fs.add_feature(feature).map_err(|error| error.to_string())?;
         }
+        new.alfs.features = new.f2fs.features;
     }
     format.kind.mkfs(disk, &new).await.map(drop).map_err(|error| error.to_string())
 }
@@ -52,7 +55,8 @@ pub(super) fn cleans(format: Format) -> bool {
 
 /// Mounts a file system for a case, which recovers it.
 pub(super) async fn mount(disk: Rc<dyn BlockPort>, setup: Setup) -> Result<AnyFs, String> {
-    let mut mode = Mode { kind: setup.format.kind, f2fs: f2fs_options(setup), ext4: ext4_options(setup) };
+    let (f2fs, ext4, alfs) = (f2fs_options(setup), ext4_options(setup), alfs_options(setup));
+    let mut mode = Mode { kind: setup.format.kind, f2fs, ext4, alfs };
     if let Some(Bug::FileSystem(bug)) = setup.planted {
         mode.plant(bug);
     }
@@ -80,6 +84,15 @@ fn f2fs_options(setup: Setup) -> F2fsOptions {
         // One base in eight, with range flushes for checkpoints.
         fastboot: base % 8 == 5,
         ..F2fsOptions::default()
+    }
+}
+
+fn alfs_options(Setup { base, .. }: Setup) -> AlfsOptions {
+    AlfsOptions {
+        background: (base & FULL != 0).then(restless).or(AlfsOptions::default().background),
+        // One base in four.
+        fsync_checkpoints: base % 4 == 1,
+        ..AlfsOptions::default()
     }
 }
 

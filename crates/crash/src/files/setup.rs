@@ -7,6 +7,9 @@ use flashweir_sim::stack::FlushMode;
 /// Size of a volume in blocks. On a smaller one so few sections are free that every fsync makes a checkpoint.
 pub const BLOCKS: u64 = (96 << 20) / 4096;
 
+/// Blocks of an append segment.
+pub(super) const SEGMENT_BLOCKS: u32 = 512;
+
 /// Bit in the seed of a base that makes it nearly full, with holes in its segments, so that space must be freed by
 /// cleaning.
 pub const FULL: u64 = 1 << 62;

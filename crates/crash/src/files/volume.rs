@@ -8,6 +8,7 @@
 //!
 //! Invariant: a base is a function of its seed.
 
+use super::appended::{self, Recorder};
 use super::format::Format;
 use super::mounting::{self, Did};
 use super::ops::{Op, Ops, Pairs, Runner};
@@ -16,10 +17,10 @@ use super::tree::{Tree, Unreadable};
 use flashweir_contract::{Contents, DeviceKind};
 use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;
-use flashweir_core::{Executor, Instant, RandomStream};
+use flashweir_core::{Executor, Instant, Lpn, RandomStream};
 use flashweir_device::Media;
 use flashweir_fs::memfs::{MemFs, MemFsConfig};
-use flashweir_fs::port::BlockPort;
+use flashweir_fs::port::{BlockPort, Segments};
 use flashweir_fs::vfs::{CacheConfig, Creds, Errno, Follow, MountOptions, SetTime, Vfs};
 use flashweir_fs::{AnyFs, Mounted as _};
 use flashweir_sim::model_port::ModelPort;
@@ -260,8 +261,13 @@ impl Base {
     pub fn make(format: Format, seed: u64) -> Result<Self, String> {
         let never = || "the preparation waits for ever".to_owned();
         let port = ModelPort::new(DeviceKind::D1.policy(), BLOCKS, FlushMode::Flush);
+        let segments = Recorder::new(appended::empty());
+        let disk: Rc<dyn BlockPort> = match format.appends() {
+            true => Rc::new(segments.clone()),
+            false => Rc::new(port.clone()),
+        };
         let mut clock = Clock::default();
-        let (handle, disk): (_, Rc<dyn BlockPort>) = (clock.handle(), Rc::new(port.clone()));
+        let handle = clock.handle();
         let made = clock.run(async move {
             mounting::make(&*disk, format, seed).await?;
             let fs = mounting::mount_to_age(Rc::clone(&disk), format).await?;
@@ -300,10 +306,14 @@ impl Base {
         if let Some(difference) = tree.difference(&found, &numbers) {
             return Err(format!("the prepared volume is not as it should be: {difference}"));
         }
+        let contents = match format.appends() {
+            true => written(segments.disk()),
+            false => port.contents(),
+        };
         Ok(Self {
             format,
             seed,
-            contents: Arc::new(port.contents()),
+            contents: Arc::new(contents),
             tree: Arc::new(tree),
             numbers,
             pages,
@@ -316,6 +326,12 @@ impl Base {
     pub fn port(&self, mode: FlushMode) -> ModelPort {
         ModelPort::with_contents(self.format.device_kind().policy(), Arc::clone(&self.contents), BLOCKS, mode)
     }
+}
+
+/// Returns what is written on a disk of append segments, blocks of zeros included.
+fn written(disk: &Segments) -> Contents {
+    let segments = (0u64..).step_by(disk.segment_blocks() as usize).zip(disk.contents());
+    segments.flat_map(|(first, blocks)| (first..).map(Lpn).zip(blocks)).collect()
 }
 
 /// Returns the hash of the image of a base.

@@ -74,6 +74,8 @@ impl User {
     }
 
     fn unlink(&mut self, name: &[u8]) -> Done {
+        // Even if the power fails meanwhile it may be gone.
+        self.files.get_mut(name).expect("it is there").promised = None;
         block_on(self.fs.unlink(self.fs.root(), name, NOW))?;
         self.files.remove(name);
         Ok(())

@@ -7,6 +7,7 @@
 use super::{Answer, Block, BlockPort, Request, Ticket};
 use flashweir_core::command::{OutOfRange, SegmentId};
 use flashweir_core::units::LBA_BYTES;
+use flashweir_core::random::mix;
 use flashweir_core::{Address, DeviceError, Payload};
 use std::cell::{Cell, RefCell};
 
@@ -17,8 +18,24 @@ const LBAS: u64 = super::BLOCK_BYTES as u64 / LBA_BYTES;
 #[derive(Clone, Debug, Default)]
 struct Generation {
     blocks: Vec<Payload>,
-    /// Number of these that are durable.
+    /// For each block, a hash of it and those before it.
+    hashes: Vec<u64>,
+    /// Number of blocks that are durable.
     durable: usize,
+}
+
+impl Generation {
+    fn push(&mut self, payload: Payload) {
+        let before = self.hashes.last().copied().unwrap_or(0);
+        self.hashes.push(mix(before ^ payload.identity()).wrapping_add(1));
+        self.blocks.push(payload);
+    }
+
+    /// The first blocks, all of them durable.
+    fn prefix(&self, count: usize) -> Self {
+        let (blocks, hashes) = (self.blocks[..count].to_vec(), self.hashes[..count].to_vec());
+        Self { blocks, hashes, durable: count }
+    }
 }
 
 /// A segment: what it holds, and generations that a power cut may bring back because their discards are not durable.
@@ -28,8 +45,16 @@ struct Segment {
     now: Generation,
 }
 
-/// See the module.
-#[derive(Debug)]
+impl Segment {
+    /// States that the segment may have after a power cut: a generation, and how many of its blocks.
+    fn states(&self) -> impl Iterator<Item = (&Generation, usize)> {
+        let generations = self.older.iter().chain([&self.now]);
+        generations.flat_map(|one| (one.durable..=one.blocks.len()).map(move |kept| (one, kept)))
+    }
+}
+
+/// See the module. A clone is another disk.
+#[derive(Clone, Debug)]
 pub struct Segments {
     segment_blocks: u32,
     segments: RefCell<Vec<Segment>>,
@@ -56,21 +81,40 @@ impl Segments {
         self.power_off_after.set(Some(changes));
     }
 
+    /// A disk on which these blocks are written and durable: of each segment those from its first one on.
+    pub fn with_contents(segments: u32, segment_blocks: u32, content: impl Fn(Block) -> Option<Payload>) -> Self {
+        let disk = Self::in_memory(segments, segment_blocks);
+        for (segment, first) in disk.segments.borrow_mut().iter_mut().zip((0u64..).step_by(segment_blocks as usize)) {
+            let blocks = (first..first + u64::from(segment_blocks)).map_while(|block| content(Block(block)));
+            blocks.for_each(|payload| segment.now.push(payload));
+            segment.now.durable = segment.now.blocks.len();
+        }
+        disk
+    }
+
     /// The disk as it wakes up after a power cut. For each segment `choose` gets the number of states that it may have, and returns which
     /// one it has: 0 loses most.
     pub fn woken(&self, mut choose: impl FnMut(u64) -> u64) -> Self {
         let wake = |segment: &Segment| {
-            let mut states: Vec<(&Generation, usize)> = Vec::new();
-            for generation in segment.older.iter().chain([&segment.now]) {
-                states.extend((generation.durable..=generation.blocks.len()).map(|kept| (generation, kept)));
-            }
-            let (generation, kept) = states[choose(states.len() as u64) as usize];
-            let blocks = generation.blocks[..kept].to_vec();
-            Segment { older: Vec::new(), now: Generation { blocks, durable: kept } }
+            let (generation, kept) = nth(segment, &mut choose);
+            Segment { older: Vec::new(), now: generation.prefix(kept) }
         };
         let segments = RefCell::new(self.segments.borrow().iter().map(wake).collect());
         let Self { segment_blocks, .. } = *self;
         Self { segment_blocks, segments, changes: Cell::new(0), power_off_after: Cell::new(None) }
+    }
+
+    /// A hash of the contents with which it would wake up.
+    pub fn woken_hash(&self, mut choose: impl FnMut(u64) -> u64) -> u64 {
+        self.segments.borrow().iter().fold(1, |hash, segment| {
+            let (generation, kept) = nth(segment, &mut choose);
+            mix(hash ^ kept.checked_sub(1).map_or(0, |last| generation.hashes[last]))
+        })
+    }
+
+    /// Number of segments whose state a power cut would not decide by itself.
+    pub fn undecided(&self) -> usize {
+        self.segments.borrow().iter().filter(|segment| segment.states().nth(1).is_some()).count()
     }
 
     /// Contents of all segments, from the first block of each on.
@@ -134,9 +178,9 @@ impl Segments {
                     return Err(DeviceError::OutOfOrder { at, expected }.into());
                 }
                 self.change()?;
-                self.segments.borrow_mut()[segment].now.blocks.extend(write.payloads.iter().cloned());
+                let segment = &mut self.segments.borrow_mut()[segment];
+                write.payloads.iter().for_each(|payload| segment.now.push(payload.clone()));
                 if write.fua {
-                    let segment = &mut self.segments.borrow_mut()[segment];
                     segment.older.clear();
                     segment.now.durable = segment.now.blocks.len();
                 }
@@ -166,6 +210,13 @@ impl Segments {
             Request::Report(_) => unreachable!("it is answered where its ticket is made"),
         }
     }
+}
+
+/// The state of a segment that `choose` takes among those that it may have.
+fn nth<'a>(segment: &'a Segment, choose: &mut impl FnMut(u64) -> u64) -> (&'a Generation, usize) {
+    let states = segment.states().count() as u64;
+    let chosen = if states > 1 { choose(states) } else { 0 };
+    segment.states().nth(chosen as usize).expect("there is one more than the last")
 }
 
 impl BlockPort for Segments {
