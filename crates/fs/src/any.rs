@@ -35,7 +35,8 @@ pub trait Mounted: Fs {
         Ok(())
     }
 
-    /// Blocks of its journal up to the end, behind which that goes on at its beginning; `None` if it has no journal.
+    /// Blocks of its journal up to the end, behind which that goes on at its beginning, or of its map before a segment of that is cleaned;
+    /// `None` if it has neither.
     fn journal_blocks_left(&self) -> Option<u64> {
         None
     }

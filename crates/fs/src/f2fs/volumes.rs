@@ -83,6 +83,10 @@ impl Mounted for F2fs {
     fn audit(&self) -> std::result::Result<(), String> {
         self.audit()
     }
+
+    fn journal_blocks_left(&self) -> Option<u64> {
+        self.map_blocks_left()
+    }
 }
 
 /// Result of a check, with the description of its volume.

@@ -342,6 +342,11 @@ impl F2fs {
         self.state.borrow().metrics
     }
 
+    /// Blocks that the map of a volume on append segments takes before a checkpoint cleans it.
+    pub(crate) fn map_blocks_left(&self) -> Option<u64> {
+        self.state.borrow().area.map_blocks_left()
+    }
+
     /// Counters of the map since the mount, of a volume on append segments.
     pub fn map_metrics(&self) -> Option<AlfsMetrics> {
         self.state.borrow().area.map_metrics()

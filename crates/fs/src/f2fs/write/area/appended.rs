@@ -157,17 +157,26 @@ impl Appended {
         self.entries.due() + self.usage.due()
     }
 
+    /// Blocks that have to be free after a checkpoint: the whole map, and a segment that a power cut may leave half written.
+    fn wanted(&self) -> u32 {
+        self.superblock.map_blocks() + self.superblock.segment_blocks
+    }
+
+    /// Blocks that can be written before a segment is cleaned.
+    pub(super) fn blocks_left(&self) -> u64 {
+        self.free_blocks().saturating_sub(self.wanted()).into()
+    }
+
     /// Segments of the map in the order in which they were written.
     fn oldest(&self) -> impl Iterator<Item = u32> {
         let (now, count) = (self.cursor.0, self.superblock.map_segments);
         (1..count).map(move |step| (now + step) % count)
     }
 
-    /// Takes segments whose blocks this checkpoint writes elsewhere, the oldest first, until enough is free after it: room for the whole
-    /// map, and for a segment that a power cut leaves half written.
+    /// Takes segments whose blocks this checkpoint writes elsewhere, the oldest first, until enough is free after it.
     fn clean(&mut self, planted: Option<PlantedBug>) {
         let segment_blocks = self.superblock.segment_blocks;
-        let wanted = self.superblock.map_blocks() + segment_blocks;
+        let wanted = self.wanted();
         let candidates: Vec<u32> = self.oldest().filter(|at| self.used[*at as usize]).collect();
         for victim in candidates {
             let gained = self.victims.len() as u32 * segment_blocks;

@@ -128,6 +128,14 @@ impl Area {
         }
     }
 
+    /// Blocks that the map of append segments takes before a checkpoint has to clean it.
+    pub(super) fn map_blocks_left(&self) -> Option<u64> {
+        match &self.kept {
+            Kept::Fixed(_) => None,
+            Kept::Appended(appended) => Some(appended.blocks_left()),
+        }
+    }
+
     /// Counters of a map of append segments.
     pub(super) fn map_metrics(&self) -> Option<AlfsMetrics> {
         match &self.kept {
