@@ -231,8 +231,8 @@ impl Superblock {
 pub(crate) struct Root {
     /// State of the volume. Its pack are the blocks before it and itself.
     pub checkpoint: Checkpoint,
-    /// The block of the map that was to be written next.
-    pub cursor: Addr,
+    /// Segment of the map that was being written, and the next block in it; the length of the segment if that is full.
+    pub cursor: (u32, u32),
     /// Places of the TIMB blocks; [`Addr::NULL`] where all entries are free.
     pub timb: Vec<Addr>,
     /// Places of the blocks with the places of usage blocks.
@@ -242,6 +242,8 @@ pub(crate) struct Root {
 /// Words of a checkpoint before its cursors.
 const WORDS_AT: usize = 40;
 const CURSORS_AT: usize = 80;
+/// Offset of the next block in the segment of the map; the segment is the last one of the words.
+const CURSOR_AT: usize = 128;
 
 impl Root {
     /// Encodes the block of the checkpoint.
@@ -277,6 +279,7 @@ impl Root {
             put(&mut block, CURSORS_AT + 8 * index, &cursor.segment.0.to_le_bytes());
             put(&mut block, CURSORS_AT + 8 * index + 4, &cursor.offset.to_le_bytes());
         }
+        put(&mut block, CURSOR_AT, &self.cursor.1.to_le_bytes());
         for (index, place) in self.timb.iter().chain(&self.usage).enumerate() {
             put(&mut block, PLACES_AT + 4 * index, &place.0.to_le_bytes());
         }
@@ -325,7 +328,7 @@ impl Root {
         let place = |index: u32| Addr(u32_at(block, PLACES_AT + 4 * index as usize));
         let root = Self {
             checkpoint,
-            cursor: Addr(word(9)),
+            cursor: (word(9), u32_at(block, CURSOR_AT)),
             timb: (0..timb).map(place).collect(),
             usage: (timb..places).map(place).collect(),
         };
@@ -343,10 +346,9 @@ impl Root {
                 return corrupt(format!("part {segment} belongs to two logs"));
             }
         }
-        let (map, at) = (superblock.map(), self.cursor.0 / superblock.segment_blocks);
-        // A map that is written to the end of its last segment goes on in its first one.
-        if !(map.start..=map.end).contains(&at) {
-            return corrupt(format!("the map is written at block {}, outside of segments {map:?}", self.cursor));
+        let (map, (segment, offset)) = (superblock.map(), self.cursor);
+        if !map.contains(&segment) || offset > superblock.segment_blocks {
+            return corrupt(format!("the map is written at block {offset} of segment {segment}, it has {map:?}"));
         }
         let (pack, start) = (checkpoint.pack_blocks, checkpoint.summary_start);
         if pack == 0 || pack > superblock.segment_blocks || start >= pack {
@@ -440,7 +442,7 @@ mod tests {
                 sit_versions: Vec::new(),
                 nat_versions: Vec::new(),
             },
-            cursor: Addr(3 * 4096 + 5),
+            cursor: (3, 4096),
             timb: places(superblock.timb_blocks(), 50_000),
             usage: places(superblock.places() - superblock.timb_blocks(), 60_000),
         };

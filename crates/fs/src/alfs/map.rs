@@ -33,8 +33,8 @@ pub(crate) struct Map {
     pub(crate) superblock: Superblock,
     pub(crate) entries: Places,
     pub(crate) usage: Places,
-    /// The block of the map that is written next.
-    pub(crate) cursor: Addr,
+    /// Segment of the map that is written, and the next block in it; the length of the segment if that is full.
+    pub(crate) cursor: (u32, u32),
     /// Segments of the map in which something was written.
     pub(crate) used: Vec<bool>,
     /// Segment of the newest checkpoint, and the next block in it.
@@ -190,11 +190,8 @@ pub(super) async fn mount(port: Rc<dyn BlockPort>) -> Result<Volume> {
 }
 
 /// Where the map goes on: blocks of a checkpoint that did not get complete may be behind the place that the last one says.
-fn continued(superblock: &Superblock, cursor: Addr, ring: &[u32]) -> Addr {
-    let segment_blocks = superblock.segment_blocks;
-    let at = (cursor.0 / segment_blocks).min(superblock.map().end - 1);
-    let written = ring[(at - superblock.map().start) as usize];
-    Addr(cursor.0.max(superblock.first_block(at).0 + written))
+fn continued(superblock: &Superblock, (segment, offset): (u32, u32), ring: &[u32]) -> (u32, u32) {
+    (segment, offset.max(ring[(segment - superblock.map().start) as usize]))
 }
 
 /// Orphans, and summaries of the data logs.
@@ -250,7 +247,7 @@ impl Map {
                 holds[(place.0 / segment_blocks - ring.start) as usize] = true;
             }
         }
-        let now = (self.cursor.0 / segment_blocks).min(ring.end - 1);
+        let (now, _) = self.cursor;
         let is_dead = |segment: &u32| {
             let at = (segment - ring.start) as usize;
             *segment != now && self.used[at] && !holds[at]
@@ -268,5 +265,33 @@ impl Map {
                 None => self.other_pack = 0,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::mkfs::{Options, mkfs};
+    use super::*;
+    use crate::port::{Segments, block_on};
+
+    /// A power cut had left two blocks of a checkpoint in the next segment of the map, and the full one before it was taken for that.
+    #[test]
+    fn regression_a_full_segment_of_the_map_is_not_the_next_one() {
+        let disk = Segments::in_memory(64, 512);
+        let superblock = block_on(mkfs(&disk, &Options::new(64 * 512))).unwrap();
+        let first = superblock.map().start;
+        let mut ring = vec![0; superblock.map_segments as usize];
+        (ring[0], ring[1]) = (512, 2);
+        assert_eq!(continued(&superblock, (first, 500), &ring), (first, 512));
+        let map = Map {
+            entries: Places::default(),
+            usage: Places::default(),
+            cursor: (first, 512),
+            used: ring.iter().map(|written| *written > 0).collect(),
+            pack: (1, 2),
+            other_pack: 0,
+            superblock,
+        };
+        assert_eq!(map.dead_segments(), [SegmentId(first + 1)], "what no checkpoint knows is discarded");
     }
 }

@@ -185,7 +185,7 @@ async fn make(port: &dyn BlockPort, options: &Options) -> Result<Superblock> {
         write(port, *addr, block).await?;
     }
     port.flush().completed().await?;
-    let root = Root { checkpoint, cursor, timb, usage };
+    let root = Root { checkpoint, cursor: (MAP_AT, cursor), timb, usage };
     write(port, Addr(pack.0 + 1), &root.encode()).await?;
     port.flush().completed().await?;
     for block in 0..2 {
@@ -205,14 +205,14 @@ async fn empty(port: &dyn BlockPort, segments: u32) -> Result<()> {
     Ok(port.flush().completed().await.map(drop)?)
 }
 
-/// The first blocks of the map: where the root is, and which blocks are valid. Returns what is written next, and the places for the
+/// The first blocks of the map: where the root is, and which blocks are valid. Returns how many blocks it has, and the places for the
 /// checkpoint.
 fn first_map(
     superblock: &Superblock,
     cursors: &[Cursor; 6],
     node_at: Addr,
     written: &mut Vec<(Addr, BlockBytes)>,
-) -> (Addr, Vec<Addr>, Vec<Addr>) {
+) -> (u32, Vec<Addr>, Vec<Addr>) {
     let mut next = superblock.first_block(MAP_AT);
     let mut put = |block: BlockBytes| {
         written.push((next, block));
@@ -239,7 +239,7 @@ fn first_map(
     timb[0] = put(encode_places(&entry_places));
     let mut usage = vec![Addr::NULL; superblock.usage_blocks().div_ceil(PLACES_PER_BLOCK) as usize];
     usage[0] = put(encode_places(&usage_places));
-    (next, timb, usage)
+    (next.0 - superblock.first_block(MAP_AT).0, timb, usage)
 }
 
 async fn write(port: &dyn BlockPort, addr: Addr, content: &BlockBytes) -> Result<()> {

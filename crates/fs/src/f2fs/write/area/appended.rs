@@ -101,13 +101,7 @@ pub(super) struct Appended {
 impl Appended {
     pub(super) fn of(map: &Map) -> Self {
         let superblock = map.superblock.clone();
-        let segment_blocks = superblock.segment_blocks;
-        let ring = superblock.map();
-        let at = map.cursor.0 / segment_blocks - ring.start;
-        let cursor = match at == superblock.map_segments {
-            true => (at - 1, segment_blocks),
-            false => (at, map.cursor.0 % segment_blocks),
-        };
+        let cursor = (map.cursor.0 - superblock.map().start, map.cursor.1);
         Self {
             entries: Table::new(map.entries.clone()),
             usage: Table::new(map.usage.clone()),
@@ -288,10 +282,9 @@ impl Appended {
         }
         self.pack.1 += checkpoint.pack_blocks;
         self.metrics.pack_blocks += u64::from(checkpoint.pack_blocks);
-        let segment = self.superblock.first_block(self.superblock.map().start + self.cursor.0);
         let root = Root {
             checkpoint: checkpoint.clone(),
-            cursor: Addr(segment.0 + self.cursor.1),
+            cursor: (self.superblock.map().start + self.cursor.0, self.cursor.1),
             timb: self.entries.places.roots.clone(),
             usage: self.usage.places.roots.clone(),
         };
