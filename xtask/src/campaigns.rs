@@ -9,7 +9,7 @@ pub(crate) const CRASH_WORLDS: u32 = 20;
 pub(crate) const CRASH_DRAWN: u32 = 200;
 
 /// Campaigns of power cuts of file systems.
-pub(crate) const FILE_CUTS: [&str; 28] = [
+pub(crate) const FILE_CUTS: [&str; 31] = [
     "--sequences seq-1 --states-each 12",
     "--format ext4 --sequences seq-1 --states-each 6",
     "--format ext4-journal --sequences seq-1 --states-each 6",
@@ -38,6 +38,9 @@ pub(crate) const FILE_CUTS: [&str; 28] = [
     "--format ext4-sdj-dual --sequences random --count 6 --states-each 40 --on device",
     "--format f2fs-ssc --sequences cleaning --count 3 --states-each 10 --on late",
     "--format f2fs-ssc-dual --sequences cleaning --count 3 --states-each 10",
+    "--format alfs --sequences seq-1 --states-each 4",
+    "--format alfs --sequences random --count 40 --states-each 60",
+    "--format alfs --sequences random --count 8 --states-each 40 --on device",
 ];
 
 /// Campaigns of power cuts below SQLite: its journal modes with waiting, with order where durability is kept, and with order alone.

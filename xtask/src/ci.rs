@@ -6,19 +6,13 @@
 //! Times are printed and never judged here; `cargo xtask bench --check` judges them.
 
 use crate::campaigns::{CRASH_DRAWN, CRASH_WORLDS, FILE_CUTS, SQLITE_CUTS};
-use crate::{file_pairs, freshness, mutants};
+use crate::{file_pairs, freshness};
 use flashweir_judges::builds::{BUILD, cargo, weir, weir_builds};
 use flashweir_judges::host::{on_path, out_dir, root, seed};
 use flashweir_judges::steps::{Steps, Verdict, show, take};
 use flashweir_judges::{ext4, f2fs, fio_formats, live_cuts, mount, packages, serve};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// Number of seeds with which each planted bug has to be found.
-const MUTANT_SEEDS: u64 = 3;
-
-/// Number of mutants by rule that are tried again; the full run is `cargo xtask evidence mutants`.
-const MUTANTS_AGAIN: usize = 8;
 
 /// Runs the steps that need neither root nor other programs than the toolchain; returns whether none failed.
 pub(crate) fn check() -> Result<bool, String> {
@@ -91,7 +85,6 @@ fn with_weir(steps: &mut Steps, seed: u64, out: &Path) -> Result<(), String> {
     steps.step("same bytes with one and two workers", || same_bytes(seed, out));
     steps.step("crash laboratory", || crash(seed));
     steps.step("planted bugs are found", || planted(seed));
-    steps.step("mutants are found again", || mutants_again(seed));
     steps.step("cuts of a file system", || file_cuts(seed));
     steps.step("cuts below SQLite", || sqlite_cuts(seed));
     steps.step("live power cuts", || live_cuts::ci(seed));
@@ -171,12 +164,13 @@ fn same_bytes(seed: u64, out: &Path) -> Verdict {
 }
 
 /// Runs the campaigns, in which fsck.f2fs or e2fsck checks a few volumes and Linux replays some journals, and every pair of
-/// format, family and device. Then each bug that is planted below F2FS has to be found.
+/// format, family and device. Then each bug that is planted in F2FS, or in ALFS, has to be found.
 fn file_cuts(seed: u64) -> Verdict {
     let seed_text = seed.to_string();
     for what in FILE_CUTS {
-        let all = ["crash", "files", "--quiet", "--fsck-every", "500", "--seed", &seed_text];
-        if let Verdict::Failed(why) = show(weir(seed).args(all).args(what.split(' '))) {
+        let all = ["crash", "files", "--quiet", "--seed", &seed_text];
+        let judged: &[&str] = if file_pairs::has_judge(what) { &["--fsck-every", "500"] } else { &[] };
+        if let Verdict::Failed(why) = show(weir(seed).args(all).args(judged).args(what.split(' '))) {
             return Verdict::Failed(why);
         }
     }
@@ -187,9 +181,15 @@ fn file_cuts(seed: u64) -> Verdict {
             return Verdict::Failed(why);
         }
     }
-    let hunt =
-        ["crash", "files", "--mutants", "--quiet", "--states-each", "30", "--count", "40", "--seed", "1"];
-    show(weir(seed).args(hunt))
+    for format in ["f2fs", "alfs"] {
+        let hunt =
+            ["crash", "files", "--mutants", "--quiet", "--states-each", "30", "--count", "40", "--seed", "1"];
+        let verdict = show(weir(seed).args(hunt).args(["--format", format]));
+        if !matches!(verdict, Verdict::Passed(_)) {
+            return verdict;
+        }
+    }
+    Verdict::Passed(String::new())
 }
 
 fn sqlite_cuts(seed: u64) -> Verdict {
@@ -205,23 +205,7 @@ fn sqlite_cuts(seed: u64) -> Verdict {
 
 /// Each planted bug of the device has to be found, with the documented command and any seed.
 fn planted(seed: u64) -> Verdict {
-    for seed in seed..seed + MUTANT_SEEDS {
-        let text = seed.to_string();
-        let verdict = show(weir(seed).args(["crash", "--mutants", "--quiet", "--seed", &text]));
-        if !matches!(verdict, Verdict::Passed(_)) {
-            return verdict;
-        }
-    }
-    Verdict::Passed(format!("{MUTANT_SEEDS} seeds"))
-}
-
-/// Tries mutants that the evidence has as found, each with the suite that found it.
-fn mutants_again(seed: u64) -> Verdict {
-    match mutants::again(seed, MUTANTS_AGAIN) {
-        Ok(true) => Verdict::Passed(String::new()),
-        Ok(false) => Verdict::Failed("fewer than half of them were found".into()),
-        Err(why) => Verdict::Failed(why),
-    }
+    show(weir(seed).args(["crash", "--mutants", "--quiet", "--seed", &seed.to_string()]))
 }
 
 fn crash(seed: u64) -> Verdict {

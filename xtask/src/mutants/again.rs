@@ -1,4 +1,4 @@
-//! CI's share: mutants that the evidence has as found, each tried again by the suite that found it.
+//! `cargo xtask mutants --again`: mutants that the evidence has as found, each tried again by the suite that found it.
 //!
 //! Place: it draws from `docs/evidence/mutants.json` instead of all mutants, so that a run takes minutes; [`super::run`] tries them.
 //!

@@ -160,7 +160,7 @@ pub(crate) const LAYERS: [Layer; 8] = [
     Layer {
         name: "f2fs",
         files: &[
-            "crates/fs/src/f2fs/write/area.rs",
+            "crates/fs/src/f2fs/write/area/fixed.rs",
             "crates/fs/src/f2fs/write/by_nid.rs",
             "crates/fs/src/f2fs/write/checkpoint.rs",
             "crates/fs/src/f2fs/write/clean.rs",
@@ -181,6 +181,23 @@ pub(crate) const LAYERS: [Layer; 8] = [
             tests("flashweir-sim", "it", GOLDEN),
         ],
         cuts: || file_cuts("f2fs"),
+    },
+    Layer {
+        name: "alfs",
+        files: &[
+            "crates/fs/src/alfs/map.rs",
+            "crates/fs/src/alfs/mkfs.rs",
+            "crates/fs/src/alfs/mount.rs",
+            "crates/fs/src/f2fs/write/area/appended.rs",
+            "crates/fs/src/f2fs/write/behind.rs",
+            "crates/fs/src/port/sequencer.rs",
+        ],
+        tests: &[
+            tests("flashweir-fs", "lib", "alfs"),
+            tests("flashweir-fs", "lib", "port"),
+            tests("flashweir-sim", "it", GOLDEN),
+        ],
+        cuts: || file_cuts("alfs"),
     },
     Layer {
         name: "database",
@@ -273,6 +290,7 @@ fn file_cuts(format: &str) -> Vec<String> {
         .map(|what| format!("crash files --quiet --no-minimise {what}"));
     let campaigns = campaigns::FILE_CUTS.iter().copied().filter(is_of).map(|what| {
         let words = what.split(" --kernel-every").next().unwrap_or(what);
+        let fsck = if file_pairs::has_judge(words) { fsck } else { "" };
         format!("crash files --quiet --no-minimise{fsck} {words}")
     });
     pairs.chain(campaigns).collect()

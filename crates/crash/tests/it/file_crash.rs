@@ -531,6 +531,26 @@ fn file_cuts_of_the_whole_stack_keep_promises() {
     }
 }
 
+/// Promises hold on append segments: in memory with any prefix of each segment, and on the simulated device.
+#[test]
+fn file_cuts_of_append_segments_keep_promises() {
+    for (on, sequences, count) in [
+        (On::Model, Sequences::Random, 12),
+        (On::Model, Sequences::Reuse, 12),
+        (On::Model, Sequences::Tasks, 12),
+        (On::Device, Sequences::Random, 3),
+    ] {
+        finds_nothing(Format::ALFS, on, (sequences, count), 30);
+    }
+}
+
+#[test]
+fn alfs_that_discards_early_or_does_not_wait_is_found_out() {
+    for name in ["early-discard", "no-flush-before-last-block", "no-data-flush"] {
+        is_found_out(Format::ALFS, name, (Sequences::Random, 60));
+    }
+}
+
 /// Where the contract requires the tags of two versions of a block, a device that keeps only the newer tags is
 /// detected.
 #[test]

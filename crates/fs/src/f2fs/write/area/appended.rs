@@ -292,3 +292,104 @@ impl Appended {
         Stored { last: (Addr(first + checkpoint.pack_blocks - 1), last), crc: Root::crc_of(&last) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::super::layout::checkpoint::Cursor;
+    use super::super::super::super::layout::superblock::Features;
+    use super::super::super::super::layout::tables::{NatEntry, SitEntry};
+    use super::super::super::super::layout::summary::Summary;
+    use super::super::super::by_nid::ByNid;
+    use super::*;
+    use flashweir_core::RandomStream;
+
+    /// A new map with two TIMB blocks, and its tables.
+    fn map() -> (Appended, Checkpoint, Vec<SitEntry>) {
+        let superblock = Superblock {
+            segment_blocks: 512,
+            segments: 1200,
+            map_segments: 10,
+            uuid: [0; 16],
+            label: String::new(),
+            extensions: (Vec::new(), Vec::new()),
+            features: Features(0),
+        };
+        let places = |blocks: u32, roots: u32| Places {
+            blocks: vec![Addr::NULL; blocks as usize],
+            roots: vec![Addr::NULL; roots as usize],
+        };
+        let map = Map {
+            entries: places(superblock.entry_blocks(), superblock.timb_blocks()),
+            usage: places(superblock.usage_blocks(), 1),
+            cursor: (superblock.map().start, 0),
+            used: vec![false; 10],
+            pack: (1, 0),
+            other_pack: 0,
+            superblock,
+        };
+        let checkpoint = Checkpoint {
+            version: 1,
+            user_blocks: 0,
+            valid_blocks: 0,
+            reserved_segments: 0,
+            overprovision_segments: 0,
+            free_segments: 0,
+            cursors: [Cursor::default(); 6],
+            flags: Flags(0),
+            pack_blocks: 0,
+            summary_start: 0,
+            valid_nodes: 0,
+            valid_inodes: 0,
+            next_free_nid: Nid(4),
+            elapsed_s: 0,
+            sit_versions: Vec::new(),
+            nat_versions: Vec::new(),
+        };
+        let sit = vec![SitEntry::default(); map.superblock.geometry().main_segments as usize];
+        (Appended::of(&map), checkpoint, sit)
+    }
+
+    /// Makes checkpoints at random; returns how many of them refer to a segment that is discarded after them.
+    fn lost(planted: Option<PlantedBug>) -> usize {
+        let (mut area, mut checkpoint, sit) = map();
+        let mut random = RandomStream::new(1, "entries of nodes");
+        let mut nat = ByNid::default();
+        let (summary, mut lost, mut cleaned) = (Summary::new(false), 0, 0);
+        for round in 0..4_000 {
+            // Nodes with high numbers change seldom.
+            let first = if round % 900 == 0 { 580_000 } else { 0 };
+            for _ in 0..1 + random.below(30) {
+                let nid = Nid(first + random.below(20_000) as u32);
+                nat.insert(nid, NatEntry { version: 0, ino: nid, addr: Addr(round + 1) });
+                area.note_node(nid);
+                area.note_segment(SegNo(random.below(1_000) as u32));
+            }
+            let tables = Tables {
+                nat: &nat,
+                sit: &sit,
+                summaries: vec![&summary; 6],
+                nameless: Vec::new(),
+                is_unmount: false,
+                planted,
+            };
+            let mut written = BTreeSet::new();
+            area.store(&tables, &mut checkpoint, &mut |addr, _| assert!(written.insert(addr), "{addr} twice"));
+            let dead: BTreeSet<u32> = area.dead_segments().iter().map(|segment| segment.0).collect();
+            cleaned += area.victims.len();
+            let all = [&area.entries.places, &area.usage.places];
+            let all = all.into_iter().flat_map(|places| places.blocks.iter().chain(&places.roots));
+            lost += all.filter(|addr| **addr != Addr::NULL && dead.contains(&(addr.0 / 512))).count();
+            area.turn();
+            assert!(area.free_blocks() >= area.superblock.map_blocks(), "there is room for the next checkpoint");
+        }
+        assert!(cleaned > 100, "{cleaned} segments were cleaned");
+        lost
+    }
+
+    /// Blocks of places lie in the segments of the map, too, and are moved when these are cleaned (append-segments §4.6).
+    #[test]
+    fn no_checkpoint_refers_to_a_discarded_segment() {
+        assert_eq!(lost(None), 0);
+        assert!(lost(Some(PlantedBug::LostTimb)) > 0, "a TIMB block that cleaning forgets is found");
+    }
+}
