@@ -448,6 +448,7 @@ pub fn hunt(
         (Sequences::Reuse, late),
         (Sequences::Tasks, late),
         (Sequences::Sets, on),
+        (Sequences::Cleaning, on),
     ];
     let kinds = kinds.into_iter().filter(|(sequences, _)| sequences.check(config.format).is_ok());
     let kinds: Vec<_> = kinds.collect();

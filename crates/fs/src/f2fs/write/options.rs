@@ -248,7 +248,7 @@ pub enum PlantedBug {
     LostBarrier,
     /// Dual mode: fdatabarrier forgets the nodes of pages that moved to another place.
     ForgottenMoves,
-    /// Append segments: cleaning of the map does not move blocks of places. For volumes of more than 2 GiB.
+    /// Append segments: TIMB blocks do not learn where cleaning of the map has moved blocks to. For volumes of more than 2 GiB.
     LostTimb,
 }
 
