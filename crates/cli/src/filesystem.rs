@@ -6,13 +6,13 @@ use crate::json;
 use crate::options::ShapeArgs;
 use crate::output::{print, temporary};
 use crate::values::whole;
-use crate::values::{journal_blocks, percent, uuid, volume_size};
+use crate::values::{journal_blocks, percent, segment_blocks, uuid, volume_size};
 use clap::{Args, Subcommand};
 use flashweir_core::Bytes;
 use flashweir_fs::format::{Problem, Time};
 use flashweir_fs::kind::{AnyError, Checked, Described};
-use flashweir_fs::port::{BLOCK_BYTES, Image, block_on};
-use flashweir_fs::{Kind, NewVolume, ext4, f2fs};
+use flashweir_fs::port::{BLOCK_BYTES, BlockPort, Image, PortError, SegmentImage, block_on};
+use flashweir_fs::{Kind, NewVolume, alfs, ext4, f2fs};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -25,6 +25,8 @@ pub(crate) enum MkfsCommand {
     F2fs(F2fsArgs),
     /// Make an empty ext4 volume in a new image file
     Ext4(Ext4Args),
+    /// Make an empty ALFS volume in a new image of a disk of append segments
+    Alfs(AlfsArgs),
 }
 
 /// Options of every volume.
@@ -119,17 +121,42 @@ pub(crate) struct Ext4Args {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
+  weir mkfs alfs disk.img --size 1GiB
+  weir mkfs alfs disk.img --size 16GiB --segment-size 16MiB --overprovision 5
+  weir fsck disk.img                               checks it
+
+The image is that of a disk on which each segment is written from its beginning to its end: the blocks, and behind them \
+how many of each segment are written. Segments of a device are as large as the blocks of all its ways together: 16 MiB on \
+--device amf, the default here. docs/alfs.md describes the format.
+
+Features: extra_attr, flexible_inline_xattr, inode_checksum, inode_crtime.")]
+pub(crate) struct AlfsArgs {
+    #[command(flatten)]
+    volume: VolumeArgs,
+    /// Size of a segment, a multiple of 2 MiB
+    #[arg(long, short = 'S', value_name = "SIZE", default_value = "16MiB", value_parser = segment_blocks)]
+    segment_size: u32,
+    /// Over-provisioned part of the main area, in per cent, which makes cleaning cheap [default: what leaves users most]
+    #[arg(long, short, value_name = "PERCENT", value_parser = percent)]
+    overprovision: Option<u32>,
+    /// Switch on an optional part of the format; may be given several times
+    #[arg(long, short = 'O', value_name = "NAME")]
+    feature: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
   weir fsck disk.img
   weir fsck disk.img --output json
 
-F2FS and ext4 are recognised. Nothing is written. Every name is followed from the root, every table is compared with what \
+F2FS, ext4 and ALFS are recognised. Nothing is written. Every name is followed from the root, every table is compared with what \
 was found: reachability, addresses, bitmaps, checksums, hashes of names, links, counts. Each problem is one line that \
-begins with the name of its kind. On F2FS, data that fsync wrote after the last checkpoint are not checked; ext4 is \
+begins with the name of its kind. On F2FS and ALFS, data that fsync wrote after the last checkpoint are not checked; ext4 is \
 checked in the state after a replay of its journal.
 
 Exit codes: 0 nothing is wrong, 1 the volume is damaged, 2 there is no volume or it has what is not supported.")]
 pub(crate) struct FsckArgs {
-    /// An image file or a block device with an F2FS or ext4 volume
+    /// An image file or a block device with an F2FS, ext4 or ALFS volume
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
     #[command(flatten)]
@@ -153,6 +180,7 @@ pub(crate) fn mkfs(command: &MkfsCommand) -> Outcome {
     match command {
         MkfsCommand::F2fs(args) => mkfs_f2fs(args),
         MkfsCommand::Ext4(args) => mkfs_ext4(args),
+        MkfsCommand::Alfs(args) => mkfs_alfs(args),
     }
 }
 
@@ -206,6 +234,31 @@ fn mkfs_ext4(args: &Ext4Args) -> Outcome {
     volume.make(Kind::Ext4, NewVolume { ext4: options, ..NewVolume::new(0) })
 }
 
+fn mkfs_alfs(args: &AlfsArgs) -> Outcome {
+    let volume = &args.volume;
+    volume.check_name()?;
+    let segments = volume.blocks() / u64::from(args.segment_size);
+    let blocks = segments * u64::from(args.segment_size);
+    let mut options = alfs::Options {
+        label: volume.label.clone(),
+        uuid: volume.uuid.map_or_else(random_uuid, Ok)?,
+        overprovision: args.overprovision,
+        time: volume.time(),
+        root_owner: caller(),
+        ..alfs::Options::new(blocks)
+    };
+    for name in &args.feature {
+        options.add_feature(name).map_err(|error| failure(&volume.image, error))?;
+    }
+    options.check(args.segment_size).map_err(|error| failure(&volume.image, error))?;
+    let create = |path: &Path| {
+        let segments = u32::try_from(segments).expect("options that were checked make so many");
+        let image = SegmentImage::create(path, segments, args.segment_size)?;
+        Ok(Box::new(image) as Box<dyn BlockPort>)
+    };
+    volume.make_in(Kind::Alfs, NewVolume { alfs: options, ..NewVolume::new(0) }, create)
+}
+
 impl VolumeArgs {
     fn blocks(&self) -> u64 {
         self.size.0 / BLOCK_BYTES as u64
@@ -234,11 +287,20 @@ impl VolumeArgs {
 
     /// Makes the volume in a new file, which has its name when it is whole.
     fn make(&self, kind: Kind, new: NewVolume) -> Outcome {
+        let create = |path: &Path| Ok(Box::new(Image::create(path, self.blocks())?) as Box<dyn BlockPort>);
+        self.make_in(kind, new, create)
+    }
+
+    fn make_in(
+        &self,
+        kind: Kind,
+        new: NewVolume,
+        create: impl FnOnce(&Path) -> Result<Box<dyn BlockPort>, PortError>,
+    ) -> Outcome {
         let (path, shown) = (&self.image, self.image.display());
         let part = Part(temporary(path, "part"));
-        let image = Image::create(&part.0, self.blocks());
-        let image = image.map_err(|error| Failure::Run(format!("{shown}: {error}")))?;
-        let made = block_on(kind.mkfs(&image, &new)).map_err(|error| failure(path, error))?;
+        let image = create(&part.0).map_err(|error| Failure::Run(format!("{shown}: {error}")))?;
+        let made = block_on(kind.mkfs(&*image, &new)).map_err(|error| failure(path, error))?;
         std::fs::rename(&part.0, path)
             .map_err(|error| Failure::Run(format!("{shown} cannot be written: {error}")))?;
         print(&format!("{shown}: {}; weir fsck {shown}\n", described(kind, &made)))
@@ -278,7 +340,10 @@ fn described(kind: Kind, volume: &Described) -> String {
 pub(crate) fn fsck(args: &FsckArgs) -> Outcome {
     let (path, shown) = (&args.image, args.image.display());
     // A file that cannot be opened is a wrong argument; one that cannot be read on is a failed run.
-    let image = Rc::new(Image::open(path, false).map_err(Failure::usage)?);
+    let image: Rc<dyn BlockPort> = match SegmentImage::open(path, false).map_err(Failure::usage)? {
+        Some(segments) => Rc::new(segments),
+        None => Rc::new(Image::open(path, false).map_err(Failure::usage)?),
+    };
     let kind = block_on(Kind::find(&*image)).and_then(|found| found).map_err(|error| failure(path, error))?;
     let checked = block_on(kind.check(image)).map_err(|error| failure(path, error))?;
     print(&if args.shape.is_json() { json_text(path, kind, &checked)? } else { lines(kind, &checked) })?;

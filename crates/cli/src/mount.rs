@@ -1,6 +1,6 @@
 //! `weir mount`: a file system on a simulated device as a directory.
 
-use crate::devices::{resolve_paged, size};
+use crate::devices::{resolve, resolve_paged, size};
 use crate::error::{Failure, Outcome, say};
 use crate::files::{FlushArg, FormatOptions};
 use crate::output::print;
@@ -8,6 +8,7 @@ use crate::values::{cache, kind, whole};
 use clap::{Args, ValueEnum};
 use flashweir_core::Bytes;
 use flashweir_fs::order::CommitMode;
+use flashweir_fs::port::SegmentImage;
 use flashweir_fs::vfs::{CacheConfig, MountOptions};
 use flashweir_fs::{Kind, Mode};
 use flashweir_serve::Speed;
@@ -206,8 +207,15 @@ fn plain(directory: &Path) -> PathBuf {
 
 fn medium(args: &MountArgs) -> Outcome<Medium> {
     if !args.medium.is_dir() {
-        let device = args.device.clone().unwrap_or_else(|| "consumer-tlc-nvme".to_owned());
-        let device = Box::new(resolve_paged(&[device], &args.set)?.remove(0));
+        let has_segments = matches!(SegmentImage::open(&args.medium, false), Ok(Some(_)));
+        let usual = if has_segments { "amf" } else { "consumer-tlc-nvme" };
+        let asked = [args.device.clone().unwrap_or_else(|| usual.to_owned())];
+        // Whether segments fit is seen when the image is read.
+        let mut devices = match has_segments {
+            true => resolve(&asked, &args.set)?,
+            false => resolve_paged(&asked, &args.set)?,
+        };
+        let device = Box::new(devices.remove(0));
         let reserve = !args.read_only && !args.no_reserve;
         let memory_bytes = args.memory.map(|memory| memory.0);
         let (path, seed) = (args.medium.clone(), args.seed);

@@ -88,6 +88,15 @@ pub(crate) fn volume_size(text: &str) -> Result<Bytes, String> {
     size.ok_or_else(|| "expected a multiple of 4096 bytes, such as 1GiB".to_owned())
 }
 
+/// Blocks of an append segment whose size is given.
+pub(crate) fn segment_blocks(text: &str) -> Result<u32, String> {
+    const MOST: u64 = 1 << 30;
+    let is_fit = |size: &Bytes| (1..=MOST).contains(&size.0) && size.0.is_multiple_of(2 << 20);
+    let size = text.parse().ok().filter(is_fit);
+    let blocks = size.map(|size| (size.0 / BLOCK_BYTES as u64) as u32);
+    blocks.ok_or_else(|| "expected a multiple of 2MiB up to 1GiB, such as 16MiB".to_owned())
+}
+
 /// The capacity of a device.
 pub(crate) fn capacity(text: &str) -> Result<Bytes, String> {
     let size = text.parse().ok().filter(|size: &Bytes| size.0 > 0);

@@ -19,10 +19,12 @@
 //! Deliberately absent: caching, merging, retries, and any knowledge of what a block is for.
 
 mod image;
-mod sequencer;
+mod segment_image;
 mod segments;
+mod sequencer;
 
 pub use image::{Image, block_on};
+pub use segment_image::SegmentImage;
 pub use sequencer::Sequencer;
 pub use segments::Segments;
 

@@ -9,6 +9,7 @@ use super::layout::{
 };
 use super::map::pointers;
 use crate::boxed::Boxed;
+use crate::f2fs;
 use crate::f2fs::layout::bytes::array_at;
 use crate::f2fs::layout::checkpoint::{Checkpoint, Cursor, Flags};
 use crate::f2fs::layout::node::Time;
@@ -56,6 +57,27 @@ impl Options {
             time: Time::default(),
             root_owner: (0, 0),
         }
+    }
+
+    /// Features that [`mkfs`] can switch on.
+    pub const FEATURES: [&'static str; 4] =
+        ["extra_attr", "flexible_inline_xattr", "inode_checksum", "inode_crtime"];
+
+    /// Checks whether these options make a volume on segments of so many blocks. Errors: the option that does not.
+    pub fn check(&self, segment_blocks: u32) -> Result<()> {
+        plan(self, segment_blocks).map(|_| ())
+    }
+
+    /// Switches a feature on by its name. Errors: [`mkfs`] does not support it.
+    pub fn add_feature(&mut self, name: &str) -> Result<()> {
+        if !Self::FEATURES.contains(&name) {
+            let known = Self::FEATURES.join(", ");
+            return Err(Error::Option(format!("no feature {name:?} to make; there are {known}")));
+        }
+        let mut options = f2fs::Options { features: self.features, ..f2fs::Options::new(0) };
+        options.add_feature(name)?;
+        self.features = options.features;
+        Ok(())
     }
 }
 

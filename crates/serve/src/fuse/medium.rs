@@ -12,7 +12,7 @@ use flashweir_contract::Contents;
 use flashweir_core::{Lpn, Payload};
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::{Device, DeviceOptions};
-use flashweir_fs::port::{BLOCK_BYTES, Block, BlockPort, Image, Write, bytes_of};
+use flashweir_fs::port::{BLOCK_BYTES, Block, BlockPort, Image, SegmentImage, Write, bytes_of};
 use flashweir_fs::{Kind, NewVolume};
 use flashweir_host::HostConfig;
 use flashweir_sim::stack::{FlushMode, Port, Stack};
@@ -75,7 +75,10 @@ pub(super) enum Held {
 pub(super) struct OpenImage {
     path: PathBuf,
     lock: File,
+    /// Blocks of the file.
     blocks: u64,
+    /// Number and blocks of its segments, if it is the image of a disk of append segments.
+    segments: Option<(u32, u32)>,
     options: DeviceOptions,
     /// Reserved room, for the first attempt to write it back.
     room: Option<Room>,
@@ -116,7 +119,7 @@ impl Medium {
                 if !path.is_file() || bytes == 0 || !bytes.is_multiple_of(BLOCK_BYTES as u64) {
                     return Err(format!("{}: expected a file of whole blocks of 4 KiB", path.display()));
                 }
-                let image = Image::open(&path, false).map_err(|error| error.to_string())?;
+                let image = Source::open(&path)?;
                 let options = DeviceOptions { seed, track_contents: true, planted: None };
                 let mut device = Device::new(*device, options);
                 if let Some(bytes) = memory_bytes {
@@ -124,8 +127,9 @@ impl Medium {
                     MemoryBound { bytes, directory }.apply(&mut device)?;
                 }
                 let mut stack = stack(device, flush);
-                let (port, blocks) = (stack.port(), image.capacity_blocks());
-                if port.capacity_blocks() < blocks {
+                let (port, capacity) = (stack.port(), image.port().capacity_blocks());
+                image.check(&path, &port)?;
+                if port.capacity_blocks() < capacity {
                     let (has, needs) = (port.capacity_blocks() * BLOCK_BYTES as u64, bytes);
                     return Err(format!(
                         "{}: the image has {needs} bytes and the device {has}: expected a larger device",
@@ -133,11 +137,66 @@ impl Medium {
                     ));
                 }
                 // Before the image is read, so that a lack of room is reported at once.
+                let blocks = bytes / BLOCK_BYTES as u64;
                 let room = reserve.then(|| Room::reserve(&path, blocks)).transpose()?;
-                let ranges = data_of(&lock, blocks).map_err(|errno| named(errno.into()))?;
-                let copied = stack.block_on(async move { copy(&image, &port, &ranges).await });
+                let ranges = image.ranges(&lock).map_err(|errno| named(errno.into()))?;
+                let segments = image.segments();
+                let copied = stack.block_on(async move { copy(image.port(), &port, &ranges).await });
                 copied.unwrap_or_else(|| Err("the device does not answer".into()))?;
-                Ok((Held::Image(OpenImage { path, lock, blocks, options, room }), stack))
+                Ok((Held::Image(OpenImage { path, lock, blocks, segments, options, room }), stack))
+            }
+        }
+    }
+}
+
+/// An image that is read.
+enum Source {
+    Plain(Image),
+    Segments(SegmentImage),
+}
+
+impl Source {
+    fn open(path: &Path) -> Result<Self, String> {
+        let segments = SegmentImage::open(path, false).map_err(|error| error.to_string())?;
+        match segments {
+            Some(segments) => Ok(Self::Segments(segments)),
+            None => Ok(Self::Plain(Image::open(path, false).map_err(|error| error.to_string())?)),
+        }
+    }
+
+    fn port(&self) -> &dyn BlockPort {
+        match self {
+            Self::Plain(image) => image,
+            Self::Segments(image) => image,
+        }
+    }
+
+    fn segments(&self) -> Option<(u32, u32)> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Segments(image) => Some((image.segments(), image.segment_blocks())),
+        }
+    }
+
+    /// Whether a device has such blocks.
+    fn check(&self, path: &Path, port: &Port) -> Result<(), String> {
+        let (has, needs) = (port.segment_blocks(), self.port().segment_blocks());
+        let mib = |blocks: u32| format!("append segments of {} MiB", blocks / 256);
+        let said = |blocks: u32| if blocks == 0 { "no append segments".into() } else { mib(blocks) };
+        match has == needs {
+            true => Ok(()),
+            false => Err(format!("{}: it has {}, and the device has {}", path.display(), said(needs), said(has))),
+        }
+    }
+
+    /// Ranges of blocks with contents: first and end.
+    fn ranges(&self, file: &File) -> Result<Vec<(u64, u64)>, Errno> {
+        match self {
+            Self::Plain(image) => data_of(file, image.capacity_blocks()),
+            Self::Segments(image) => {
+                let firsts = (0u64..).step_by(image.segment_blocks() as usize);
+                let written = firsts.zip(image.written()).filter(|(_, written)| *written > 0);
+                Ok(written.map(|(first, written)| (first, first + u64::from(written))).collect())
             }
         }
     }
@@ -179,9 +238,12 @@ fn contents_of(stack: &mut Stack, blocks: u64) -> Result<Contents, String> {
     read.unwrap_or_else(|| Err("the device does not answer".into()))
 }
 
-/// A stack as a host has it: a block layer above the device.
+/// A stack as a host has it: a block layer above the device. There is none above append segments, whose writes have their order.
 fn stack(device: Device, flush: FlushMode) -> Stack {
-    Stack::with_block_layer(device, flush, HostConfig::default())
+    match device.geometry().append.segments {
+        0 => Stack::with_block_layer(device, flush, HostConfig::default()),
+        _ => Stack::new(device, flush),
+    }
 }
 
 /// The ranges of blocks of a file that are no holes: first and end.
@@ -216,7 +278,7 @@ fn data_on(device: &Device, blocks: u64) -> Vec<(u64, u64)> {
     ranges
 }
 
-/// Copies what is not zero in ranges of blocks.
+/// Copies what is not zero in ranges of blocks; all of it to append segments, whose blocks have no holes between them.
 async fn copy(from: &dyn BlockPort, to: &dyn BlockPort, ranges: &[(u64, u64)]) -> Result<(), String> {
     for &(first, end) in ranges {
         let mut at = first;
@@ -227,7 +289,8 @@ async fn copy(from: &dyn BlockPort, to: &dyn BlockPort, ranges: &[(u64, u64)]) -
             let mut run: Vec<Payload> = Vec::new();
             for (place, content) in (at..).zip(contents.into_vec().into_iter().map(Some).chain([None])) {
                 let is_zero = content.as_ref().is_none_or(|content| {
-                    *content == Payload::Zero || bytes_of(content)[..] == [0; BLOCK_BYTES][..]
+                    to.segment_blocks() == 0
+                        && (*content == Payload::Zero || bytes_of(content)[..] == [0; BLOCK_BYTES][..])
                 });
                 if let Some(content) = content.filter(|_| !is_zero) {
                     run.push(content);
@@ -306,13 +369,21 @@ impl OpenImage {
 
     fn write(&self, stack: &mut Stack, room: Room, path: &Path) -> Result<(), String> {
         let named = |error: std::io::Error| format!("{}: {error}", path.display());
-        let (port, ranges) = (stack.port(), stack.with_device(|device| data_on(device, self.blocks)));
-        let holes_end = ranges.iter().map(|(first, _)| *first).chain([self.blocks]);
+        let capacity = self.segments.map_or(self.blocks, |(segments, blocks)| u64::from(segments) * u64::from(blocks));
+        let (port, ranges) = (stack.port(), stack.with_device(|device| data_on(device, capacity)));
+        let holes_end = ranges.iter().map(|(first, _)| *first).chain([capacity]);
         let holes_first = [0].into_iter().chain(ranges.iter().map(|(_, end)| *end));
         let holes: Vec<(u64, u64)> = holes_first.zip(holes_end).collect();
         let file = room.file().try_clone().map_err(named)?;
-        let image = Image::of_file(file, path.display().to_string(), self.blocks);
-        let copied = stack.block_on(async move { copy(&port, &image, &ranges).await });
+        let name = path.display().to_string();
+        let image = match self.segments {
+            None => Source::Plain(Image::of_file(file, name, self.blocks)),
+            Some((segments, blocks)) => {
+                let image = SegmentImage::new(file, name, segments, blocks);
+                Source::Segments(image.map_err(|error| error.to_string())?)
+            }
+        };
+        let copied = stack.block_on(async move { copy(&port, image.port(), &ranges).await });
         copied.unwrap_or_else(|| Err("the device does not answer".into()))?;
         room.punch(holes);
         let permissions = self.lock.metadata().map_err(named)?.permissions();
