@@ -351,7 +351,9 @@ impl Fsck {
     fn new(format: Format) -> Outcome<Self> {
         let judge = judge_of(format.kind).ok_or_else(|| {
             let name = format.name();
-            Failure::Usage(format!("--fsck-every: no program outside checks {name}: expected --format f2fs or ext4"))
+            Failure::Usage(format!(
+                "--fsck-every: no program outside checks {name}: expected --format f2fs or ext4"
+            ))
         })?;
         let program = judge.name;
         let found = Command::new(program).arg("-V").stdin(Stdio::null()).output();

@@ -210,7 +210,9 @@ impl FormatOptions {
         }
         if self.is_dual() && kind.appends() {
             let name = kind.name();
-            return Err(Failure::Usage(format!("--commit dual needs --format f2fs or ext4, and it is {name}")));
+            return Err(Failure::Usage(format!(
+                "--commit dual needs --format f2fs or ext4, and it is {name}"
+            )));
         }
         if self.forced_commits && self.journal_mode != Some(JournalModeArg::Journal) {
             return Err(Failure::Usage("--forced-commits needs --journal-mode journal".into()));
@@ -495,7 +497,20 @@ fn lines(result: &FilesResult) -> String {
         count("range flushes", "device.range_flushes"),
         count("syncs of files", "vfs.syncs"),
     ];
+    let is_alfs = result.metrics.contains_key("alfs.checkpoints");
     match result.ext4 {
+        None if is_alfs => rows.extend([
+            count("of these by a checkpoint", "alfs.fsyncs_by_checkpoint"),
+            count("checkpoints", "alfs.checkpoints"),
+            count("blocks of the inode map written", "alfs.entry_blocks"),
+            count("blocks of its places (TIMB) written", "alfs.timb_blocks"),
+            count("blocks of the map moved by its cleaning", "alfs.moved_map_blocks"),
+            [
+                "segments cleaned".to_owned(),
+                thousands(metric("alfs.cleaned_foreground") + metric("alfs.cleaned_background")),
+            ],
+            count("blocks of data moved by cleaning", "alfs.moved_data_blocks"),
+        ]),
         None => rows.extend([
             count("of these by a checkpoint", "f2fs.fsyncs_by_checkpoint"),
             count("pages written in place", "f2fs.in_place_pages"),
@@ -532,6 +547,9 @@ fn lines(result: &FilesResult) -> String {
 /// How the file system was mounted, for people.
 fn mounted(result: &FilesResult) -> String {
     let Some(options) = &result.ext4 else {
+        if result.metrics.contains_key("alfs.checkpoints") {
+            return "alfs, ".into();
+        }
         return result.f2fs.map_or(String::new(), |mode| format!("f2fs {}, ", mode.name()));
     };
     format!("{}, ", Mode::from(options.clone()).describe())

@@ -196,7 +196,9 @@ impl SqliteArgs {
         needs(self.flush == FlushArg::Rflush, "--flush rflush", Kind::F2fs, self.format)?;
         if commit_mode == CommitMode::DualMode && self.format.appends() {
             let (name, order) = (self.format.name(), order.name());
-            return Err(Failure::Usage(format!("--order {order} needs --format f2fs or ext4, and it is {name}")));
+            return Err(Failure::Usage(format!(
+                "--order {order} needs --format f2fs or ext4, and it is {name}"
+            )));
         }
         let mut mode = Mode::from(self.format).committing(commit_mode);
         mode.ext4.journaling = self.journal_mode.map_or_else(Default::default, JournalModeArg::journaling);

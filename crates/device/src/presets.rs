@@ -8,11 +8,12 @@
 use crate::config::DeviceConfig;
 
 /// Name and text of each preset.
-const PRESETS: [(&str, &str); 17] = [
+const PRESETS: [(&str, &str); 18] = [
     ("rflush", include_str!("../presets/rflush.toml")),
     ("amf", include_str!("../presets/amf.toml")),
     ("amf-page", include_str!("../presets/amf-page.toml")),
     ("amf-dftl", include_str!("../presets/amf-dftl.toml")),
+    ("amf-fdp", include_str!("../presets/amf-fdp.toml")),
     ("qblke", include_str!("../presets/qblke.toml")),
     ("share-960evo", include_str!("../presets/share-960evo.toml")),
     ("remap-ssd", include_str!("../presets/remap-ssd.toml")),
@@ -85,6 +86,7 @@ mod tests {
             ("amf", 1033 << 24),
             ("amf-page", 16 << 30),
             ("amf-dftl", 16 << 30),
+            ("amf-fdp", 16 << 30),
             ("qblke", 64 << 30),
             ("share-960evo", 18 << 30),
             ("remap-ssd", 20 << 30),
@@ -115,6 +117,7 @@ mod tests {
             ("amf", 33_000),
             ("amf-page", 33_000),
             ("amf-dftl", 33_000),
+            ("amf-fdp", 33_000),
             ("qblke", 52_400),
             ("share-960evo", 24_564),
             ("remap-ssd", 60_000),

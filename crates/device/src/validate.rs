@@ -169,7 +169,7 @@ impl DeviceConfig {
             FirmwareKind::Append => bad(
                 "firmware",
                 "append",
-                "page: a host that writes sectors in place needs a device with a page namespace (of the card of AMF there are `amf-page` and `amf-dftl`)",
+                "page: a host that writes sectors in place needs a device with a page namespace (of the card of AMF there are `amf-page`, `amf-dftl` and `amf-fdp`)",
             ),
             FirmwareKind::OpenChannel => bad(
                 "firmware",

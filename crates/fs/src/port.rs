@@ -25,10 +25,10 @@ mod sequencer;
 
 pub use image::{Image, block_on};
 pub use segment_image::SegmentImage;
-pub use sequencer::Sequencer;
 pub use segments::Segments;
+pub use sequencer::Sequencer;
 
-use flashweir_core::command::{SegmentId, StreamId, Tag};
+use flashweir_core::command::{Handle, SegmentId, StreamId, Tag};
 use flashweir_core::{Contents, DeviceError, Order, Payload};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -123,12 +123,15 @@ pub struct Write {
     pub order: InOrder,
     /// Complete only when durable.
     pub fua: bool,
+    /// Placement handle, below [`BlockPort::handles`].
+    pub handle: Handle,
 }
 
 impl Write {
     /// An orderless write without owners of one or more blocks.
     pub fn new(block: Block, payloads: impl Into<Contents>) -> Self {
-        Self { block, payloads: payloads.into(), tags: [Tag(0); 2], order: None, fua: false }
+        let payloads = payloads.into();
+        Self { block, payloads, tags: [Tag(0); 2], order: None, fua: false, handle: Handle::default() }
     }
 }
 
@@ -187,6 +190,11 @@ pub trait BlockPort: fmt::Debug {
     /// Most blocks of one SHARE; 0 if the disk has no such command, or not for single blocks.
     fn share_blocks_max(&self) -> u32 {
         0
+    }
+
+    /// Number of placement handles (commands §4.14); 1 without placement.
+    fn handles(&self) -> u8 {
+        1
     }
 
     /// Blocks of an append segment; 0 if blocks may be written in any order, and over again.
@@ -411,7 +419,8 @@ impl Progress {
     #[cold]
     fn lead(&self, moment: Moment) {
         let mut state = self.state.borrow_mut();
-        let (follower, answer) = (state.follower.take(), state.answer.take_if(|_| moment == Moment::Completed));
+        let (follower, answer) =
+            (state.follower.take(), state.answer.take_if(|_| moment == Moment::Completed));
         drop(state);
         match (follower, answer) {
             (Some(follower), Some(answer)) => follower.complete(answer),

@@ -14,7 +14,8 @@ use crate::engine::{self, Engine, Host, Nothing, Tear, block_layer};
 use flashweir_core::command::{APPEND_NAMESPACE, Contents, RangeFlush, SegmentId, SharePair};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{
-    Address, Command, CommandId, Data, DeviceError, Done, Executor, Instant, Lba, Op, Order, Payload, executor::Handle,
+    Address, Command, CommandId, Data, DeviceError, Done, Executor, Instant, Lba, Op, Order, Payload,
+    executor::Handle,
 };
 use flashweir_device::{Device, DeviceOptions, Recovery, RecoveryReport};
 use flashweir_fs::port::{
@@ -253,11 +254,12 @@ pub(crate) fn command(request: Request, mode: FlushMode, whole_units: bool) -> O
             let (lba, blocks) = range(block, count as usize);
             plain(Op::Read { lba, blocks })
         }
-        Request::Write(Write { block, payloads, tags, order, fua }) => {
+        Request::Write(Write { block, payloads, tags, order, fua, handle }) => {
             let (lba, blocks) = range(block, payloads.len());
             let data = data(payloads, whole_units);
             let mut command = Command::new(0, Op::Write { lba, blocks, data });
             (command.tags, command.fua) = (tags, fua && mode != FlushMode::NoFlush);
+            command.handle = handle;
             ordered(command, order)
         }
         Request::Discard { block, count, order } => {
@@ -321,7 +323,9 @@ fn segment_command(
                 .map(|command| Command { op: trim, ..command })
         }
         Request::Share(_) => return lacks("SHARE of segments"),
-        Request::RangeFlush(Selection { tags, .. }) if !tags.is_empty() => return lacks("owners of segments"),
+        Request::RangeFlush(Selection { tags, .. }) if !tags.is_empty() => {
+            return lacks("owners of segments");
+        }
         other => command(other, mode, whole_units),
     };
     Ok(command.map(|command| Command { ns: APPEND_NAMESPACE, ..command }))
@@ -355,6 +359,11 @@ impl BlockPort for Port {
     fn capacity_blocks(&self) -> u64 {
         let shared = self.shared.borrow();
         shared.engine.as_ref().map_or(0, |engine| engine.device().geometry().capacity_lbas() / LBAS)
+    }
+
+    fn handles(&self) -> u8 {
+        let shared = self.shared.borrow();
+        shared.engine.as_ref().map_or(1, |engine| engine.device().config().ftl.placement.handles)
     }
 
     fn segment_blocks(&self) -> u32 {

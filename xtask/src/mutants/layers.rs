@@ -49,7 +49,7 @@ impl Suite {
     }
 }
 
-pub(crate) const LAYERS: [Layer; 8] = [
+pub(crate) const LAYERS: [Layer; 9] = [
     Layer {
         name: "device",
         files: &[

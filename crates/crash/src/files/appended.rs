@@ -293,10 +293,12 @@ pub(super) fn replay(
         woken = draw.map(|draw| disk.woken(choice(draw, seed)));
         Ok(())
     });
-    let woken = looked.ok().and(woken).ok_or_else(|| format!("no state after c{cut} has the hash {image:016x}"))?;
+    let woken =
+        looked.ok().and(woken).ok_or_else(|| format!("no state after c{cut} has the hash {image:016x}"))?;
     let mut disk = Recorder::new(woken.clone());
     let checked = caught(|| check(&mut disk, case.base.format).map_err(Fault::Damage));
-    let tree = match checked.and_then(|()| caught(|| recover(&mut disk, case.setup()).map_err(Fault::Damage))) {
+    let tree = match checked.and_then(|()| caught(|| recover(&mut disk, case.setup()).map_err(Fault::Damage)))
+    {
         Ok(tree) => tree,
         Err(fault) => return Ok(Some(fault)),
     };

@@ -68,13 +68,13 @@ fn segments(seed: u64) -> DeviceConfig {
     (geometry.channels, geometry.chips_per_channel) = (2, 2);
     if has_tails {
         (geometry.page_bytes, geometry.pages_per_block) = (Bytes::kib(8), 64);
-        config.faults.paired_page_loss = true;
     }
     config.append.mode = if seed.is_multiple_of(3) { AppendMode::WriteOnce } else { AppendMode::Sequential };
     config.append.segments = (BLOCKS / u64::from(SEGMENT_BLOCKS)) as u32;
     config.append.spare_blocks = 4;
     config.geometry.blocks_per_plane = config.append.segments + 12;
     config.buffer.capacity = Bytes::mib(1);
+    config.validate().expect("such a device is valid");
     config
 }
 

@@ -367,7 +367,7 @@ fn shaped(runs: &mut Vec<Run>) {
 
 /// Presets that were added later come last, so that the seeds of the others stay.
 fn presets_by_age() -> impl Iterator<Item = &'static str> {
-    const LATER: [&str; 2] = ["amf-dftl", "share-960evo"];
+    const LATER: [&str; 3] = ["amf-dftl", "share-960evo", "amf-fdp"];
     let has_pages = |name: &&str| presets::preset(name).is_some_and(|config| config.firmware.is_page());
     presets::names().filter(|name| !LATER.contains(name)).chain(LATER).filter(has_pages)
 }

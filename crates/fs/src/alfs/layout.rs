@@ -70,7 +70,9 @@ impl Superblock {
         }
         let (stored, computed) = (u32_at(block, CRC_AT), crc32(MAGIC, &block[..CRC_AT]));
         if stored != computed {
-            return corrupt(format!("the superblock's checksum is {stored:#010x}, expected {computed:#010x}"));
+            return corrupt(format!(
+                "the superblock's checksum is {stored:#010x}, expected {computed:#010x}"
+            ));
         }
         if u32_at(block, 4) != VERSION {
             return Err(Error::Refused(format!("version {} of the layout", u32_at(block, 4))));
@@ -102,10 +104,14 @@ impl Superblock {
     fn check(&self) -> Result<()> {
         let Self { segment_blocks, segments, map_segments, .. } = *self;
         if segment_blocks == 0 || !segment_blocks.is_multiple_of(SEGMENT_BLOCKS) {
-            return corrupt(format!("segments of {segment_blocks} blocks, expected a multiple of {SEGMENT_BLOCKS}"));
+            return corrupt(format!(
+                "segments of {segment_blocks} blocks, expected a multiple of {SEGMENT_BLOCKS}"
+            ));
         }
         if u64::from(segments) * u64::from(segment_blocks) > u64::from(Addr::COMPRESSED.0) {
-            return corrupt(format!("{segments} segments of {segment_blocks} blocks: expected less than 16 TiB"));
+            return corrupt(format!(
+                "{segments} segments of {segment_blocks} blocks: expected less than 16 TiB"
+            ));
         }
         let least = map_segments.saturating_add(MAP_AT + Log::ALL.len() as u32);
         if map_segments < 2 || segments <= least {
@@ -191,7 +197,12 @@ impl Superblock {
     pub(crate) fn geometry(&self) -> Geometry {
         let main = self.first_block(MAP_AT + self.map_segments);
         let per_section = self.segment_blocks / SEGMENT_BLOCKS;
-        Geometry::appended(main, self.main_segments(), per_section, Nid(self.entry_blocks() * ENTRIES_PER_BLOCK))
+        Geometry::appended(
+            main,
+            self.main_segments(),
+            per_section,
+            Nid(self.entry_blocks() * ENTRIES_PER_BLOCK),
+        )
     }
 
     /// What the writer needs to know of a volume.
@@ -348,7 +359,9 @@ impl Root {
         }
         let (map, (segment, offset)) = (superblock.map(), self.cursor);
         if !map.contains(&segment) || offset > superblock.segment_blocks {
-            return corrupt(format!("the map is written at block {offset} of segment {segment}, it has {map:?}"));
+            return corrupt(format!(
+                "the map is written at block {offset} of segment {segment}, it has {map:?}"
+            ));
         }
         let (pack, start) = (checkpoint.pack_blocks, checkpoint.summary_start);
         if pack == 0 || pack > superblock.segment_blocks || start >= pack {

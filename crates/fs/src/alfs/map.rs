@@ -12,8 +12,8 @@ use crate::f2fs::layout::checkpoint::{self, Checkpoint, Epoch, Flags};
 use crate::f2fs::layout::summary::{Summary, decode_compact};
 use crate::f2fs::layout::{Addr, Geometry, Nid};
 use crate::port::{BLOCK_BYTES, Block, BlockPort, PortError, bytes_of};
-use flashweir_core::command::SegmentId;
 use flashweir_core::DeviceError;
+use flashweir_core::command::SegmentId;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -222,7 +222,9 @@ async fn read_places(
     let map = superblock.first_block(superblock.map().start)..superblock.first_block(superblock.map().end);
     let check = |place: Addr| match place == Addr::NULL || map.contains(&place) {
         true => Ok(place),
-        false => corrupt(format!("a block of the map is at {place}, outside of {} to {}", map.start, map.end)),
+        false => {
+            corrupt(format!("a block of the map is at {place}, outside of {} to {}", map.start, map.end))
+        }
     };
     roots.iter().try_for_each(|root| check(*root).map(drop))?;
     let mut blocks = Vec::with_capacity((roots.len() as u32 * PLACES_PER_BLOCK) as usize);

@@ -85,7 +85,8 @@ impl Options {
 fn plan(options: &Options, segment_blocks: u32) -> Result<(Superblock, Overprovision)> {
     let fail = |what: String| Err(Error::Option(what));
     if segment_blocks == 0 || !segment_blocks.is_multiple_of(SEGMENT_BLOCKS) {
-        let what = format!("segments of {segment_blocks} blocks: expected a multiple of {SEGMENT_BLOCKS} (2 MiB)");
+        let what =
+            format!("segments of {segment_blocks} blocks: expected a multiple of {SEGMENT_BLOCKS} (2 MiB)");
         return fail(what);
     }
     if options.label.len() > LABEL_BYTES_MAX {
@@ -242,7 +243,11 @@ fn first_map(
         Addr(next.0 - 1)
     };
     let mut entries = [0; BLOCK_BYTES];
-    set_entry(&mut entries, Nid::ROOT.0 % ENTRIES_PER_BLOCK, NatEntry { version: 0, ino: Nid::ROOT, addr: node_at });
+    set_entry(
+        &mut entries,
+        Nid::ROOT.0 % ENTRIES_PER_BLOCK,
+        NatEntry { version: 0, ino: Nid::ROOT, addr: node_at },
+    );
     let mut entry_places = vec![Addr::NULL; superblock.entry_blocks().min(PLACES_PER_BLOCK) as usize];
     entry_places[0] = put(entries);
     let mut blocks: BTreeMap<u32, BlockBytes> = BTreeMap::new();

@@ -89,7 +89,8 @@ impl User {
         match random.below(100) {
             0..=24 if !names.is_empty() => {
                 let name = any(random);
-                let (first, pages) = (random.below(self.files[&name].now.len() as u64 + 1), 1 + random.below(40));
+                let (first, pages) =
+                    (random.below(self.files[&name].now.len() as u64 + 1), 1 + random.below(40));
                 self.write(&name, first, pages)
             }
             25..=54 if used < room => {
@@ -107,14 +108,20 @@ impl User {
     /// were deleted, which may be back.
     fn judge(&mut self, gone: &BTreeSet<Vec<u8>>, what: &str) {
         let mut entries = Vec::new();
-        block_on(self.fs.readdir(self.fs.root(), crate::vfs::Cookie::START, &mut entries, usize::MAX)).unwrap();
+        block_on(self.fs.readdir(self.fs.root(), crate::vfs::Cookie::START, &mut entries, usize::MAX))
+            .unwrap();
         let mut found = BTreeMap::new();
         for entry in entries.iter().filter(|entry| entry.name[0] != b'.') {
             let known = self.files.get(&entry.name[..]).cloned();
             assert!(known.is_some() || gone.contains(&entry.name[..]), "{what}: {:?} is new", entry.name);
             let promised = known.and_then(|known| known.promised).unwrap_or_default();
             let pages = block_on(self.fs.getattr(entry.ino)).unwrap().size.div_ceil(PAGE) as usize;
-            assert!(pages >= promised.len(), "{what}: {pages} of {} pages of {:?}", promised.len(), entry.name);
+            assert!(
+                pages >= promised.len(),
+                "{what}: {pages} of {} pages of {:?}",
+                promised.len(),
+                entry.name
+            );
             let mut contents = vec![Payload::Zero; pages];
             block_on(self.fs.hold(entry.ino)).unwrap();
             block_on(self.fs.read_pages(entry.ino, 0, &mut contents)).unwrap();
@@ -193,7 +200,8 @@ fn boots(seed: u64, segments: u32, segment_blocks: u32, options: &AlfsOptions, f
             disk = Rc::new(disk.woken(|states| states - 1));
         } else {
             disk = Rc::new(disk.woken(|states| random.below(states)));
-            let report = block_on(check(Rc::clone(&disk) as _)).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let report =
+                block_on(check(Rc::clone(&disk) as _)).unwrap_or_else(|error| panic!("{what}: {error}"));
             assert_eq!(report.problems, [], "{what}, before recovery");
         }
     }

@@ -102,7 +102,9 @@ impl SegmentImage {
         }
         let blocks = Self::file_blocks(segments, segment_blocks);
         if segment_blocks == 0 || blocks.checked_mul(BLOCK_BYTES as u64) != Some(bytes) {
-            return Err(wrong(format!("{segments} segments of {segment_blocks} blocks do not fit {bytes} bytes")));
+            return Err(wrong(format!(
+                "{segments} segments of {segment_blocks} blocks do not fit {bytes} bytes"
+            )));
         }
         let first = u64::from(segments) * u64::from(segment_blocks) * BLOCK_BYTES as u64;
         let mut table = vec![0; (bytes - BLOCK_BYTES as u64 - first) as usize];

@@ -6,8 +6,8 @@
 
 use super::{Answer, Block, BlockPort, Request, Ticket};
 use flashweir_core::command::{OutOfRange, SegmentId};
-use flashweir_core::units::LBA_BYTES;
 use flashweir_core::random::mix;
+use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Address, DeviceError, Payload};
 use std::cell::{Cell, RefCell};
 
@@ -82,9 +82,15 @@ impl Segments {
     }
 
     /// A disk on which these blocks are written and durable: of each segment those from its first one on.
-    pub fn with_contents(segments: u32, segment_blocks: u32, content: impl Fn(Block) -> Option<Payload>) -> Self {
+    pub fn with_contents(
+        segments: u32,
+        segment_blocks: u32,
+        content: impl Fn(Block) -> Option<Payload>,
+    ) -> Self {
         let disk = Self::in_memory(segments, segment_blocks);
-        for (segment, first) in disk.segments.borrow_mut().iter_mut().zip((0u64..).step_by(segment_blocks as usize)) {
+        for (segment, first) in
+            disk.segments.borrow_mut().iter_mut().zip((0u64..).step_by(segment_blocks as usize))
+        {
             let blocks = (first..first + u64::from(segment_blocks)).map_while(|block| content(Block(block)));
             blocks.for_each(|payload| segment.now.push(payload));
             segment.now.durable = segment.now.blocks.len();
@@ -124,7 +130,8 @@ impl Segments {
 
     /// Segment and offset of a block, and its address in errors.
     fn place(&self, block: Block) -> (usize, usize, Address) {
-        let (segment, offset) = (block.0 / u64::from(self.segment_blocks), block.0 % u64::from(self.segment_blocks));
+        let (segment, offset) =
+            (block.0 / u64::from(self.segment_blocks), block.0 % u64::from(self.segment_blocks));
         let at = Address::Seg { segment: SegmentId(segment as u32), offset: (offset * LBAS) as u32 };
         (segment as usize, offset as usize, at)
     }
@@ -169,7 +176,8 @@ impl Segments {
                 self.check(write.block, write.payloads.len() as u64)?;
                 let (segment, offset, at) = self.place(write.block);
                 if offset + write.payloads.len() > self.segment_blocks as usize {
-                    let (count, capacity) = (write.payloads.len() as u64 * LBAS, u64::from(self.segment_blocks) * LBAS);
+                    let (count, capacity) =
+                        (write.payloads.len() as u64 * LBAS, u64::from(self.segment_blocks) * LBAS);
                     return Err(DeviceError::from(OutOfRange { at, count: count as u32, capacity }).into());
                 }
                 let pointer = self.segments.borrow()[segment].now.blocks.len();
@@ -255,7 +263,10 @@ mod tests {
     fn a_segment_is_written_in_order_and_once() {
         let disk = Segments::in_memory(2, 2);
         let error = |answer: Answer| answer.unwrap_err().to_string();
-        assert_eq!(error(put(&disk, 1, 1)), "write out of order at sector 8 of segment 0: the write pointer is 0");
+        assert_eq!(
+            error(put(&disk, 1, 1)),
+            "write out of order at sector 8 of segment 0: the write pointer is 0"
+        );
         put(&disk, 0, 1).unwrap();
         put(&disk, 1, 2).unwrap();
         assert!(error(put(&disk, 0, 3)).starts_with("write out of order"));

@@ -187,6 +187,7 @@ fn word((request, under_way): &(Request, usize), kind: impl Fn(&Write) -> &'stat
         Request::Flush => ("F", None),
         Request::RangeFlush(_) => ("R", None),
         Request::Discard { order, .. } => ("T", *order),
+        Request::Report(_) => ("?", None),
         Request::Barrier(_) => ("B", None),
         Request::Share(share) => ("S", share.order),
         Request::Read { .. } => ("?", None),

@@ -185,7 +185,9 @@ impl Source {
         let said = |blocks: u32| if blocks == 0 { "no append segments".into() } else { mib(blocks) };
         match has == needs {
             true => Ok(()),
-            false => Err(format!("{}: it has {}, and the device has {}", path.display(), said(needs), said(has))),
+            false => {
+                Err(format!("{}: it has {}, and the device has {}", path.display(), said(needs), said(has)))
+            }
         }
     }
 
@@ -369,7 +371,8 @@ impl OpenImage {
 
     fn write(&self, stack: &mut Stack, room: Room, path: &Path) -> Result<(), String> {
         let named = |error: std::io::Error| format!("{}: {error}", path.display());
-        let capacity = self.segments.map_or(self.blocks, |(segments, blocks)| u64::from(segments) * u64::from(blocks));
+        let capacity =
+            self.segments.map_or(self.blocks, |(segments, blocks)| u64::from(segments) * u64::from(blocks));
         let (port, ranges) = (stack.port(), stack.with_device(|device| data_on(device, capacity)));
         let holes_end = ranges.iter().map(|(first, _)| *first).chain([capacity]);
         let holes_first = [0].into_iter().chain(ranges.iter().map(|(_, end)| *end));

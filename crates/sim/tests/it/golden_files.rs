@@ -11,11 +11,11 @@
 //! ```
 
 use crate::golden::{OPTIONS, compare, device, digest};
-use flashweir_core::{Bytes, Duration};
 use flashweir_core::random::RandomStream;
+use flashweir_core::{Bytes, Duration};
 use flashweir_device::Device;
-use flashweir_device::presets::preset;
 use flashweir_device::config::{PersistPolicy, RangeFlushSupport};
+use flashweir_device::presets::preset;
 use flashweir_fs::ext4::{CheckpointBy, Journaling};
 use flashweir_fs::f2fs::{Background, Flushing};
 use flashweir_fs::order::CommitMode;

@@ -98,12 +98,15 @@ impl F2fs {
     async fn compare_summary(&self, segment: SegNo) -> Result<()> {
         let there = Summary::decode(&self.volume.block(self.volume.geometry().summary_block(segment)).await?);
         let valid = self.run(|state| state.valid_blocks_of(segment)).await;
-        let valid = valid.map_err(|errno| Error::Corrupt(format!("recovery: segment {segment}: {errno:?}")))?;
+        let valid =
+            valid.map_err(|errno| Error::Corrupt(format!("recovery: segment {segment}: {errno:?}")))?;
         let offset = |addr| self.volume.geometry().place_of(addr).map_or(0, |(_, offset)| offset);
         if valid.iter().all(|(addr, owner)| there.owners[offset(*addr) as usize] == *owner) {
             return Ok(());
         }
         let moved = self.move_data(valid).await;
-        moved.map_err(|errno| Error::Corrupt(format!("recovery: segment {segment} cannot be moved: {errno:?}")))
+        moved.map_err(|errno| {
+            Error::Corrupt(format!("recovery: segment {segment} cannot be moved: {errno:?}"))
+        })
     }
 }

@@ -309,7 +309,8 @@ impl F2fs {
                 out.numbers.push(number);
             }
             let fua = out.fua;
-            out.tickets.extend(writes.into_iter().map(|write| self.port.write(Write { fua, ..write })));
+            let submit = |write| self.port.write(Write { fua, ..self.placed(write) });
+            out.tickets.extend(writes.into_iter().map(submit));
             match step {
                 Ok(value) => return Ok(value),
                 Err(Stop::Failed(errno)) => return Err(errno),

@@ -48,6 +48,7 @@ use crate::order::{CommitMode, answer, answers, is_kept};
 use crate::port::{BlockPort, Ticket, Write, bytes_of};
 use crate::set::Scratch;
 use crate::vfs::{Errno, Event};
+pub use area::AlfsMetrics;
 use area::Area;
 use by_nid::{ByNid, DirtyNodes};
 use flashweir_core::command::Tag;
@@ -56,6 +57,7 @@ use moving::Moving;
 pub use options::{Background, CleanBy, F2fsMetrics, F2fsOptions, Flushing, InPlace, PlantedBug};
 use ordered::Ordered;
 pub use recovered::Recovered;
+pub(crate) use segments::OPEN_SECTIONS;
 use segments::Space;
 use since::Since;
 use space::Discarded;
@@ -64,8 +66,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use stop::{Step, Stop};
-pub use area::AlfsMetrics;
-pub(crate) use segments::OPEN_SECTIONS;
 pub use tags::METADATA;
 use tags::in_place_tag;
 
@@ -561,8 +561,7 @@ impl F2fs {
             return self.discard_sections(pending).await;
         }
         let ranges = self.freed_by(pending, blocks_min);
-        let tickets: Vec<_> =
-            ranges.iter().map(|&(block, count)| self.port.discard(block, count)).collect();
+        let tickets: Vec<_> = ranges.iter().map(|&(block, count)| self.port.discard(block, count)).collect();
         for ticket in tickets {
             // The state is the same if the disk cannot discard.
             let _ = ticket.completed().await;
@@ -576,15 +575,14 @@ impl F2fs {
     }
 
     /// Discards the append segments that a checkpoint frees: nothing could be written there otherwise.
-    async fn discard_sections(
-        &self,
-        pending: &checkpoint::Pending,
-    ) -> std::result::Result<Discarded, Errno> {
+    async fn discard_sections(&self, pending: &checkpoint::Pending) -> std::result::Result<Discarded, Errno> {
         let (sections, segments, blocks) = {
             let state = self.state.borrow();
             let sections: BTreeSet<u32> = state.freed_sections(&pending.kept).into_iter().collect();
             let blocks = self.port.segment_blocks();
-            let first = |section: u32| state.geometry.main_block(SegNo(section * state.geometry.segments_per_section), 0);
+            let first = |section: u32| {
+                state.geometry.main_block(SegNo(section * state.geometry.segments_per_section), 0)
+            };
             let mut segments: Vec<u32> = sections.iter().map(|section| first(*section).0 / blocks).collect();
             segments.extend(state.area.dead_segments().iter().map(|segment| segment.0));
             (sections, segments, blocks)

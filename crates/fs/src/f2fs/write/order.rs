@@ -31,11 +31,11 @@
 //! 3. What must not be read from the disk before it has arrived is read after an answer: summaries stay in memory until then,
 //!    and cleaning waits for data that are under way.
 
-use super::super::layout::{Geometry, Nid};
+use super::super::layout::{Addr, Geometry, Log, Nid};
 use super::checkpoint::Pending;
 use super::options::{Flushing, PlantedBug};
-use super::space::Discarded;
 use super::ordered::Ordered;
+use super::space::Discarded;
 use super::stop::Stop;
 use super::tags::METADATA;
 use super::{F2fs, Scope, errno};
@@ -43,7 +43,7 @@ use crate::order::{CommitMode, Dispatched, STREAM};
 use crate::port::{Block, InOrder, Request, Share, Ticket, Write, payload_of};
 use crate::vfs::{Barrier, DirtyPage, Errno, SyncKind, WriteCause};
 use flashweir_core::Order;
-use flashweir_core::command::Tag;
+use flashweir_core::command::{Handle, Tag};
 use std::rc::Rc;
 
 type Result<T> = std::result::Result<T, Errno>;
@@ -72,13 +72,25 @@ impl F2fs {
     /// Submits a write, in order in dual mode.
     pub(super) fn submit(&self, write: Write, order: Order) -> Ticket {
         let order = self.in_order(order);
-        self.port.write(Write { order, ..write })
+        self.port.write(Write { order, ..self.placed(write) })
+    }
+
+    /// The same write with the handle of its log, where the disk has one for each: data of one log are then in erase blocks of their own
+    /// (append-segments §7.5). Checkpoints and tables have the default handle, that of directories.
+    pub(super) fn placed(&self, write: Write) -> Write {
+        if usize::from(self.port.handles()) < Log::ALL.len() {
+            return write;
+        }
+        let state = self.state.borrow();
+        let place = state.geometry.place_of(Addr(write.block.0 as u32));
+        let log = place.map_or(0, |(segment, _)| state.sit[segment.0 as usize].log);
+        Write { handle: Handle(log.min(Log::ALL.len() as u8 - 1)), ..write }
     }
 
     /// Submits a write of data, in order in dual mode.
     pub(super) fn submit_data(&self, write: Write, order: Order) -> Ticket {
         match self.plants(PlantedBug::UnorderedData) {
-            true => self.port.write(write),
+            true => self.port.write(self.placed(write)),
             false => self.submit(write, order),
         }
     }

@@ -370,7 +370,8 @@ impl State {
         let user = self.checkpoint.user_blocks;
         let unwritten = user.saturating_sub(self.space.written);
         let over = u64::from(self.checkpoint.overprovision_segments);
-        let free = u64::from(self.space.free.segments()).saturating_sub(over) * u64::from(self.geometry.log_blocks);
+        let free =
+            u64::from(self.space.free.segments()).saturating_sub(over) * u64::from(self.geometry.log_blocks);
         unwritten > user * 40 / 100 && free < unwritten * 40 / 100
     }
 
@@ -508,7 +509,8 @@ impl State {
             if self.sit[segment.0 as usize].valid > 0 || self.is_open(segment) {
                 continue;
             }
-            let is_discarded = !self.geometry.is_appended() || discarded.sections.contains(&self.section_of(segment));
+            let is_discarded =
+                !self.geometry.is_appended() || discarded.sections.contains(&self.section_of(segment));
             if is_discarded && is_empty(self, segment) {
                 self.space.free.insert(segment);
             } else {

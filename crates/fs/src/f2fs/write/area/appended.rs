@@ -238,7 +238,8 @@ impl Appended {
     fn store_usage(&mut self, tables: &Tables<'_>, out: Out<'_>) {
         for index in std::mem::take(&mut self.usage.dirty) {
             let mut block = [0; BLOCK_BYTES];
-            let segments = tables.sit.iter().skip((index * SIT_PER_BLOCK) as usize).take(SIT_PER_BLOCK as usize);
+            let segments =
+                tables.sit.iter().skip((index * SIT_PER_BLOCK) as usize).take(SIT_PER_BLOCK as usize);
             for (at, entry) in segments.enumerate() {
                 entry.into_block(&mut block, at);
             }
@@ -302,9 +303,9 @@ impl Appended {
 #[cfg(test)]
 mod tests {
     use super::super::super::super::layout::checkpoint::Cursor;
+    use super::super::super::super::layout::summary::Summary;
     use super::super::super::super::layout::superblock::Features;
     use super::super::super::super::layout::tables::{NatEntry, SitEntry};
-    use super::super::super::super::layout::summary::Summary;
     use super::super::super::by_nid::ByNid;
     use super::*;
     use crate::alfs::layout::places;
@@ -395,7 +396,10 @@ mod tests {
             let named = roots().filter_map(|root| disk.get(root)).flat_map(|block| places(block));
             lost += named.filter(is_lost).count() + roots().filter(|root| is_lost(root)).count();
             area.turn();
-            assert!(area.free_blocks() >= area.superblock.map_blocks(), "there is room for the next checkpoint");
+            assert!(
+                area.free_blocks() >= area.superblock.map_blocks(),
+                "there is room for the next checkpoint"
+            );
         }
         assert!(cleaned > 20, "{cleaned} segments were cleaned");
         lost
