@@ -30,6 +30,7 @@ use flashweir_workload::fio::parse_job_file_on_files;
 use flashweir_workload::oltp::linkbench::LinkBenchOptions;
 use flashweir_workload::oltp::sysbench::{Script, SysbenchOptions};
 use flashweir_workload::oltp::tpcc::TpccOptions;
+use flashweir_workload::postmark;
 use flashweir_workload::spelling::nearest;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -55,7 +56,7 @@ filebench model and options of a mix are set behind its name.
 which loses synced data at a power cut. ext4 sends no range flushes. With --commit dual what is committed is kept in its order by \
 barriers, which the device must have (order.policy); with --commit F2FS is behind the block layer, too. Time is virtual: the same seed gives the same bytes.")]
 pub(crate) struct FilesArgs {
-    /// filebench personality, filebench file, fio job file, tpcc, linkbench or a script of sysbench, as in oltp-insert
+    /// filebench personality, filebench file, fio job file, script of Postmark, tpcc, linkbench or a script of sysbench, as in oltp-insert
     #[arg(value_name = "WORKLOAD[,VARIABLE=VALUE...]", required = true)]
     workload: Vec<String>,
     /// A preset (see `weir device list`) or a device file; may be given several times
@@ -456,6 +457,9 @@ fn workload(text: &str, args: &FilesArgs) -> Outcome<(String, Work)> {
         return Err(Failure::Usage(format!(
             "WORKLOAD `{text}`: a fio job file has no variables: expected {name}"
         )));
+    }
+    if let Some(script) = postmark::parse(name, &model) {
+        return Ok((stem(path), Work::Postmark(script.map_err(Failure::usage)?)));
     }
     let jobs = parse_job_file_on_files(name, &model).map_err(Failure::usage)?;
     if !args.results.quiet {

@@ -29,6 +29,7 @@ use flashweir_workload::oltp::linkbench::{LinkBench, LinkBenchOptions};
 use flashweir_workload::oltp::sysbench::{Sysbench, SysbenchOptions};
 use flashweir_workload::oltp::tpcc::{Tpcc, TpccOptions};
 use flashweir_workload::oltp::{OltpError, RunOptions};
+use flashweir_workload::postmark::{self, Postmark};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -78,6 +79,8 @@ pub enum Work {
     LinkBench(LinkBenchOptions),
     /// A script of sysbench; likewise.
     Sysbench(SysbenchOptions),
+    /// A script of Postmark; likewise.
+    Postmark(postmark::Options),
 }
 
 /// Result of a run.
@@ -142,6 +145,13 @@ pub enum FilesError {
         /// The fault.
         error: OltpError,
     },
+    /// A script of Postmark.
+    Postmark {
+        /// The workload.
+        name: String,
+        /// The fault.
+        error: postmark::RunError,
+    },
     /// The files cannot be made durable.
     Sync(Errno),
     /// All tasks wait for something that never happens: a bug of ours.
@@ -156,6 +166,7 @@ impl fmt::Display for FilesError {
             Self::Fio(error) => error.fmt(f),
             Self::Filebench { name, error } => write!(f, "{name}: {error}"),
             Self::Oltp { name, error } => write!(f, "{name}: {error}"),
+            Self::Postmark { name, error } => write!(f, "{name}: {error}"),
             Self::Sync(errno) => write!(f, "the files cannot be made durable: {errno}"),
             Self::Stuck => f.write_str("the workloads wait for something that never comes"),
         }
@@ -316,6 +327,7 @@ enum Ready {
     Tpcc(String, Tpcc<AnyFs>),
     LinkBench(String, LinkBench<AnyFs>),
     Sysbench(String, Sysbench<AnyFs>),
+    Postmark(String, Postmark<AnyFs>),
 }
 
 /// Makes and mounts the volume, and creates the files of all workloads.
@@ -349,6 +361,18 @@ async fn prepare(setup: Setup, port: Port, handle: Handle) -> Result<(Vfs<AnyFs>
                 let made = LinkBench::prepare(&process, handle.clone(), &dir, options).await;
                 let made = made.map_err(oltp)?;
                 Ready::LinkBench(name, made)
+            }
+            Work::Postmark(options) => {
+                let run = postmark::RunOptions {
+                    name: name.clone(),
+                    seed: setup.seed,
+                    ramp: setup.ramp,
+                    interval: setup.interval,
+                    runtime: setup.runtime,
+                };
+                let made = Postmark::prepare(process.clone(), handle.clone(), options, run).await;
+                let made = made.map_err(|error| FilesError::Postmark { name: name.clone(), error })?;
+                Ready::Postmark(name, made)
             }
             Work::Sysbench(options) => {
                 let oltp = |error| FilesError::Oltp { name: name.clone(), error };
@@ -398,7 +422,7 @@ impl Ready {
     /// Returns its database, if it has one.
     fn db(&self) -> Option<Db<AnyFs>> {
         match self {
-            Self::Fio(_) | Self::Filebench(..) => None,
+            Self::Fio(_) | Self::Filebench(..) | Self::Postmark(..) => None,
             Self::Tpcc(_, mix) => Some(mix.db().clone()),
             Self::LinkBench(_, mix) => Some(mix.db().clone()),
             Self::Sysbench(_, mix) => Some(mix.db().clone()),
@@ -429,6 +453,10 @@ impl Ready {
             Self::Tpcc(name, mix) => of_mix(name, mix.run().await),
             Self::LinkBench(name, mix) => of_mix(name, mix.run().await),
             Self::Sysbench(name, mix) => of_mix(name, mix.run().await),
+            Self::Postmark(name, script) => {
+                let result = script.run().await.map_err(|error| FilesError::Postmark { name, error })?;
+                Ok(vec![result])
+            }
         }
     }
 }
@@ -491,6 +519,29 @@ mod tests {
             assert!(result.cpus_busy() > 0.0 && result.cpus_busy() <= 6.0, "{}", result.cpus_busy());
             assert_eq!(Ok(Some(result)), run(&setup(flush), &mut |_| true));
         }
+    }
+
+    /// A script of Postmark does as many transactions as it says, on F2FS and on ALFS alike.
+    #[test]
+    fn a_script_of_postmark_runs_to_its_end() {
+        let script = "set size 2000 30000\nset number 60\nset transactions 400\nset subdirectories 3\nrun\n";
+        let script = postmark::parse("mail.pmrc", script).unwrap().unwrap();
+        let calls = |mode: Mode, device: DeviceConfig| {
+            let workloads = vec![("mail".into(), Work::Postmark(script.clone()))];
+            let (ramp, runtime) = (Duration::ZERO, None);
+            let setup = Setup { workloads, mode, device, ramp, runtime, ..setup(FlushMode::Flush) };
+            let result = run(&setup, &mut |_| true).unwrap().unwrap();
+            let of = |name: &str| result.workloads[0].call(name).map_or(0, |call| call.calls);
+            [of("read") + of("append"), of("create") + of("delete"), of("create")]
+        };
+        let f2fs = calls(Mode::default(), setup(FlushMode::Flush).device);
+        let alfs = calls(Kind::Alfs.into(), preset("amf").unwrap());
+        assert_eq!(f2fs, alfs);
+        // An append to a file that is full is none.
+        assert!(
+            (380..=400).contains(&f2fs[0]) && f2fs[1] == 400 && (150..250).contains(&f2fs[2]),
+            "{f2fs:?}"
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Workloads: the requests of a host, as described by fio jobs, recorded traces, filebench models and transaction
-//! mixes.
+//! Workloads: the requests of a host, as described by fio jobs, recorded traces, filebench models, Postmark's scripts
+//! and transaction mixes.
 //!
 //! Place in the data flow: a workload on the raw device is a state machine that the world polls
 //! ([`Workload`](flashweir_sim::workload::Workload)); one on files consists of tasks that call a file system. Neither
@@ -14,5 +14,6 @@
 pub mod filebench;
 pub mod fio;
 pub mod oltp;
+pub mod postmark;
 pub mod spelling;
 pub mod trace;
