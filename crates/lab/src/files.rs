@@ -327,7 +327,7 @@ enum Ready {
     Tpcc(String, Tpcc<AnyFs>),
     LinkBench(String, LinkBench<AnyFs>),
     Sysbench(String, Sysbench<AnyFs>),
-    Postmark(String, Postmark<AnyFs>),
+    Postmark(String, Box<Postmark<AnyFs>>),
 }
 
 /// Makes and mounts the volume, and creates the files of all workloads.
@@ -372,7 +372,7 @@ async fn prepare(setup: Setup, port: Port, handle: Handle) -> Result<(Vfs<AnyFs>
                 };
                 let made = Postmark::prepare(process.clone(), handle.clone(), options, run).await;
                 let made = made.map_err(|error| FilesError::Postmark { name: name.clone(), error })?;
-                Ready::Postmark(name, made)
+                Ready::Postmark(name, Box::new(made))
             }
             Work::Sysbench(options) => {
                 let oltp = |error| FilesError::Oltp { name: name.clone(), error };
