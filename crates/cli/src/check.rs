@@ -19,6 +19,7 @@ use crate::values::time;
 use crate::values::volume_size;
 use crate::values::whole;
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use flashweir_core::{Bytes, Duration};
 use flashweir_crash::files::Format;
 use flashweir_crash::recorded::{
@@ -70,7 +71,7 @@ pub(crate) struct CheckArgs {
     setup: Option<String>,
     /// File system; ext4 has its data ordered, ext4-journal in its journal; f2fs-dual and ext4-dual are for disks with barriers, ext4-soj
     /// and ext4-sdj (ordered and journalled data), and f2fs-ssc, for disks with SHARE
-    #[arg(long, value_name = "FORMAT", value_parser = Format::NAMES, default_value = "ext4")]
+    #[arg(long, value_name = "FORMAT", value_parser = formats(), default_value = "ext4")]
     format: String,
     /// Size of its disk
     #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = volume_size)]
@@ -142,6 +143,12 @@ struct Failed {
     calls: Vec<String>,
     not_synced: Vec<String>,
     kept: Option<PathBuf>,
+}
+
+/// Formats on which programs can be checked: those on the model device of the contract, which knows no append segments.
+fn formats() -> PossibleValuesParser {
+    let all = Format::ALL.iter().filter(|(format, _)| !format.appends());
+    PossibleValuesParser::new(all.map(|(_, name)| *name))
 }
 
 /// `weir check`.
