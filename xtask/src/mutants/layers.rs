@@ -185,9 +185,10 @@ pub(crate) const LAYERS: [Layer; 9] = [
     Layer {
         name: "alfs",
         files: &[
-            "crates/fs/src/alfs/map.rs",
+            "crates/fs/src/alfs/find.rs",
             "crates/fs/src/alfs/mkfs.rs",
             "crates/fs/src/alfs/mount.rs",
+            "crates/fs/src/f2fs/appended/map.rs",
             "crates/fs/src/f2fs/write/area/appended.rs",
             "crates/fs/src/f2fs/write/behind.rs",
             "crates/fs/src/port/sequencer.rs",

@@ -12,68 +12,16 @@
 use super::case::{Case, Counts, Effort, Fault, Found, caught, idempotent};
 use super::history::History;
 use super::mounting::Did;
+use super::segments::Recorder;
 use super::sequence::Noted;
 use super::setup::{BLOCKS, SEGMENT_BLOCKS};
 use super::tree::Tree;
-use super::volume::{Base, Clock, Disk, base_hash, check, exercise, recover};
-use flashweir_core::executor::Handle;
+use super::volume::{Base, Disk as _, base_hash, check, exercise, recover};
 use flashweir_core::random::mix;
 use flashweir_core::{Lpn, RandomStream};
-use flashweir_fs::port::{Block, BlockPort, Request, Segments, Ticket};
-use std::cell::RefCell;
+use flashweir_fs::port::{Block, BlockPort as _, Request, Segments};
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
 use std::rc::Rc;
-
-/// A disk that records what changes it. A clone is the same disk.
-#[derive(Clone, Debug)]
-pub(super) struct Recorder {
-    disk: Rc<Segments>,
-    changes: Rc<RefCell<Vec<Request>>>,
-}
-
-impl Recorder {
-    pub(super) fn new(disk: Segments) -> Self {
-        Self { disk: Rc::new(disk), changes: Rc::default() }
-    }
-
-    pub(super) fn disk(&self) -> &Segments {
-        &self.disk
-    }
-}
-
-impl BlockPort for Recorder {
-    fn capacity_blocks(&self) -> u64 {
-        self.disk.capacity_blocks()
-    }
-
-    fn segment_blocks(&self) -> u32 {
-        self.disk.segment_blocks()
-    }
-
-    fn submit(&self, request: Request) -> Ticket {
-        if !matches!(request, Request::Read { .. } | Request::Report(_)) {
-            self.changes.borrow_mut().push(request.clone());
-        }
-        self.disk.submit(request)
-    }
-}
-
-impl Disk for Recorder {
-    fn run<T: 'static, F: Future<Output = T> + 'static>(
-        &mut self,
-        task: impl FnOnce(Rc<dyn BlockPort>, Handle) -> F,
-    ) -> Option<T> {
-        let mut clock = Clock::default();
-        let handle = clock.handle();
-        clock.run(task(Rc::new(self.clone()), handle))
-    }
-}
-
-/// Returns an empty disk.
-pub(super) fn empty() -> Segments {
-    Segments::in_memory((BLOCKS / u64::from(SEGMENT_BLOCKS)) as u32, SEGMENT_BLOCKS)
-}
 
 /// Returns a disk with the volume of a base.
 fn disk_of(base: &Base) -> Segments {

@@ -24,6 +24,7 @@ pub mod history;
 pub mod mounting;
 pub mod ops;
 pub mod oracle;
+mod segments;
 pub(crate) mod sequence;
 mod sets;
 pub mod setup;

@@ -8,10 +8,10 @@
 //!
 //! Invariant: a base is a function of its seed.
 
-use super::appended::{self, Recorder};
 use super::format::Format;
 use super::mounting::{self, Did};
 use super::ops::{Op, Ops, Pairs, Runner};
+use super::segments::{self, Recorder};
 use super::setup::{BLOCKS, FULL, Setup};
 use super::tree::{Tree, Unreadable};
 use flashweir_contract::{Contents, DeviceKind};
@@ -103,6 +103,17 @@ pub trait Disk {
 }
 
 impl Disk for ModelPort {
+    fn run<T: 'static, F: Future<Output = T> + 'static>(
+        &mut self,
+        task: impl FnOnce(Rc<dyn BlockPort>, Handle) -> F,
+    ) -> Option<T> {
+        let mut clock = Clock::default();
+        let handle = clock.handle();
+        clock.run(task(Rc::new(self.clone()), handle))
+    }
+}
+
+impl Disk for Recorder {
     fn run<T: 'static, F: Future<Output = T> + 'static>(
         &mut self,
         task: impl FnOnce(Rc<dyn BlockPort>, Handle) -> F,
@@ -261,9 +272,9 @@ impl Base {
     pub fn make(format: Format, seed: u64) -> Result<Self, String> {
         let never = || "the preparation waits for ever".to_owned();
         let port = ModelPort::new(DeviceKind::D1.policy(), BLOCKS, FlushMode::Flush);
-        let segments = Recorder::new(appended::empty());
+        let recorder = Recorder::new(segments::empty());
         let disk: Rc<dyn BlockPort> = match format.appends() {
-            true => Rc::new(segments.clone()),
+            true => Rc::new(recorder.clone()),
             false => Rc::new(port.clone()),
         };
         let mut clock = Clock::default();
@@ -307,7 +318,7 @@ impl Base {
             return Err(format!("the prepared volume is not as it should be: {difference}"));
         }
         let contents = match format.appends() {
-            true => written(segments.disk()),
+            true => written(recorder.disk()),
             false => port.contents(),
         };
         Ok(Self {

@@ -1,9 +1,10 @@
 //! Checking of a volume, read-only: the walk and the tables of [F2FS](crate::f2fs::check), and the map.
 
 use super::error::Result;
-use super::layout::Superblock;
-use super::map::{self, Map, is_unwritten, pointers};
+use super::find;
 use crate::boxed::Boxed;
+use crate::f2fs::appended::layout::Superblock;
+use crate::f2fs::appended::map::{Map, is_unwritten, pointers};
 use crate::f2fs::check::{Report, check_volume};
 use crate::f2fs::layout::Addr;
 use crate::port::{Block, BlockPort, bytes_of};
@@ -16,7 +17,7 @@ pub fn check(port: Rc<dyn BlockPort>) -> Boxed<'static, Result<Report>> {
 }
 
 async fn look(port: Rc<dyn BlockPort>) -> Result<Report> {
-    let volume = map::mount(Rc::clone(&port)).await?;
+    let volume = find::mount(Rc::clone(&port)).await?;
     let map = volume.node_map().expect("it was mounted as such").clone();
     let mut report = check_volume(volume).await?;
     superblocks(&*port, &map.superblock, &mut report).await?;

@@ -4,12 +4,12 @@
 //! written last, so that after a power cut before that there is no volume.
 
 use super::error::{Error, Result};
-use super::layout::{
-    ENTRIES_PER_BLOCK, LABEL_BYTES_MAX, MAP_AT, PLACES_PER_BLOCK, Root, Superblock, encode_places, set_entry,
-};
-use super::map::pointers;
 use crate::boxed::Boxed;
 use crate::f2fs;
+use crate::f2fs::appended::layout::{
+    ENTRIES_PER_BLOCK, LABEL_BYTES_MAX, MAP_AT, PLACES_PER_BLOCK, Root, Superblock, encode_places, set_entry,
+};
+use crate::f2fs::appended::map::pointers;
 use crate::f2fs::layout::bytes::array_at;
 use crate::f2fs::layout::checkpoint::{Checkpoint, Cursor, Flags};
 use crate::f2fs::layout::node::Time;
@@ -124,7 +124,7 @@ fn plan(options: &Options, segment_blocks: u32) -> Result<(Superblock, Overprovi
     superblock.map_segments = (room.div_ceil(segment_blocks.into()) as u32).max(MAP_FACTOR);
     // The same checks as at a mount.
     match Superblock::decode(&superblock.encode()) {
-        Err(Error::Corrupt(what)) => return fail(format!("a volume of {mib} MiB: {what}")),
+        Err(f2fs::Error::Corrupt(what)) => return fail(format!("a volume of {mib} MiB: {what}")),
         checked => drop(checked?),
     }
     let geometry = superblock.geometry();

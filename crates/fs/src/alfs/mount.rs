@@ -1,12 +1,13 @@
 //! Mounting a volume for writing.
 //!
-//! Place in the data flow: [`map`](super::map) finds the newest checkpoint; segments that it does not need, and that a power cut kept from
+//! Place in the data flow: [`find`] finds the newest checkpoint; segments that it does not need, and that a power cut kept from
 //! being discarded, are discarded; the writer of F2FS goes on behind what is written, and recovers synced files.
 
 use super::error::Result;
-use super::map::{self, pointers};
+use super::find;
 use crate::boxed::Boxed;
 use crate::f2fs::F2fs;
+use crate::f2fs::appended::map::pointers;
 use crate::f2fs::write::{Background, F2fsOptions, InPlace, PlantedBug};
 use crate::port::{Block, BlockPort, Sequencer};
 use flashweir_core::Duration;
@@ -68,7 +69,7 @@ pub fn mount(port: Rc<dyn BlockPort>, options: AlfsOptions) -> Boxed<'static, Re
 }
 
 async fn open(port: Rc<dyn BlockPort>, options: AlfsOptions) -> Result<F2fs> {
-    let mut volume = map::mount(Rc::clone(&port)).await?;
+    let mut volume = find::mount(Rc::clone(&port)).await?;
     let blocks = port.segment_blocks();
     let map = volume.node_map_mut().expect("it was mounted as such");
     let dead = map.dead_segments();

@@ -1,11 +1,12 @@
 //! ALFS behind the interface for callers that do not know a volume's format.
 
 use super::error::{Named, Result};
-use super::layout::Superblock;
-use super::map::superblock_of;
+use super::find::superblock_of;
 use super::{AlfsOptions, Options, check, mkfs, mount};
 use crate::boxed::Boxed;
 use crate::f2fs::F2fs;
+use crate::f2fs::appended::KEY;
+use crate::f2fs::appended::layout::Superblock;
 use crate::f2fs::volumes::checked;
 use crate::f2fs::write::PlantedBug;
 use crate::order::CommitMode;
@@ -14,7 +15,7 @@ use crate::volumes::{Checked, Described, Volumes};
 use std::rc::Rc;
 
 impl Volumes for Named {
-    const KEY: &'static str = "alfs";
+    const KEY: &'static str = KEY;
     const HAS_RANGE_FLUSHES: bool = false;
     const APPENDS: bool = true;
     type Superblock = Superblock;

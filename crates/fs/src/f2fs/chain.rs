@@ -5,11 +5,11 @@
 //! Invariant: a chain ends, whatever the disk holds: at a block that is not of this checkpoint, outside of the main area,
 //! that was never written, or that was met before.
 
+use super::appended::map::is_unwritten;
 use super::error::{Error, Result};
 use super::layout::node::Footer;
 use super::layout::{Addr, Log, Nid};
 use super::volume::Volume;
-use crate::alfs::map::is_unwritten;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A node of a chain.

@@ -7,6 +7,7 @@
 //! names the place; no index, allocation or loop is bounded by an unchecked number. What is not supported is refused at
 //! mount, by name.
 
+pub(crate) mod appended;
 mod chain;
 pub mod check;
 pub mod error;

@@ -5,6 +5,9 @@
 //!
 //! Deliberately absent: writing, and a cache of nodes; a caller that reads a file keeps its inode.
 
+use super::appended;
+use super::appended::layout::ENTRIES_PER_BLOCK;
+use super::appended::map::Map;
 use super::error::{Error, Named, Result, corrupt};
 use super::layout::bytes::block_bit;
 use super::layout::checkpoint::{self, Checkpoint, Cursor, Epoch, Flags};
@@ -12,9 +15,6 @@ use super::layout::node::{Footer, Inode, Kind, blocks_max};
 use super::layout::summary::{self, Owner, Summary};
 use super::layout::tables::{self, NatEntry, SitEntry};
 use super::layout::{Addr, Geometry, Log, Nid, SEGMENT_BLOCKS, SegNo, Superblock};
-use crate::alfs;
-use crate::alfs::layout::ENTRIES_PER_BLOCK;
-use crate::alfs::map::Map;
 use crate::port::{BLOCK_BYTES, Block, BlockPort, bytes_of};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -280,7 +280,7 @@ impl Volume {
         }
         if self.map.is_some() {
             let block = self.nat_block(nid.0 / ENTRIES_PER_BLOCK).await?;
-            return Ok(alfs::layout::entry(&block, nid.0 % ENTRIES_PER_BLOCK));
+            return Ok(appended::layout::entry(&block, nid.0 % ENTRIES_PER_BLOCK));
         }
         let (index, place) = Geometry::nat_place(nid);
         Ok(NatEntry::from_block(&self.nat_block(index).await?, place))
@@ -299,7 +299,7 @@ impl Volume {
             }
             Some(map) => {
                 let places = &map.entries.blocks[index as usize..][..1];
-                alfs::map::blocks_at(&*self.port, places).await?.swap_remove(0)
+                appended::map::blocks_at(&*self.port, places).await?.swap_remove(0)
             }
         };
         self.nat_blocks.borrow_mut().insert(index, Arc::clone(&block));
@@ -312,10 +312,10 @@ impl Volume {
         if let Some(map) = &self.map {
             let written = (0u32..).zip(&map.entries.blocks).filter(|(_, place)| **place != Addr::NULL);
             let (indices, places): (Vec<u32>, Vec<Addr>) = written.unzip();
-            let blocks = alfs::map::blocks_at(&*self.port, &places).await?;
+            let blocks = appended::map::blocks_at(&*self.port, &places).await?;
             for (index, block) in indices.into_iter().zip(blocks) {
                 let numbered = (0..ENTRIES_PER_BLOCK).map(|at| (Nid(index * ENTRIES_PER_BLOCK + at), at));
-                let numbered = numbered.map(|(nid, at)| (nid, alfs::layout::entry(&block, at)));
+                let numbered = numbered.map(|(nid, at)| (nid, appended::layout::entry(&block, at)));
                 entries.extend(numbered.filter(|(_, entry)| entry.addr != Addr::NULL));
             }
             return Ok(entries);
@@ -345,7 +345,7 @@ impl Volume {
     pub async fn sit_entries(&self) -> Result<Vec<SitEntry>> {
         let mut entries = Vec::new();
         if let Some(map) = &self.map {
-            let blocks = alfs::map::blocks_at(&*self.port, &map.usage.blocks).await?;
+            let blocks = appended::map::blocks_at(&*self.port, &map.usage.blocks).await?;
             for segment in (0..self.geometry.main_segments).map(SegNo) {
                 let (index, place) = Geometry::sit_place(segment);
                 entries.push(SitEntry::from_block(&blocks[index as usize], place));

@@ -1,11 +1,11 @@
 //! F2FS behind the interface for callers that do not know a volume's format.
 
+use super::appended;
 use super::error::{Named, Result};
 use super::layout::Superblock;
 use super::volume::superblock_of;
 use super::write::{CleanBy, F2fs, F2fsOptions, PlantedBug};
 use super::{Options, Report, check, mkfs};
-use crate::alfs;
 use crate::any::Mounted;
 use crate::boxed::Boxed;
 use crate::order::CommitMode;
@@ -71,7 +71,7 @@ impl Volumes for Named {
 
 impl Mounted for F2fs {
     fn name(&self) -> &'static str {
-        if self.appends() { alfs::Named::KEY } else { Named::KEY }
+        if self.appends() { appended::KEY } else { Named::KEY }
     }
 
     fn metrics(&self) -> Vec<Metric> {

@@ -10,7 +10,6 @@
 //! Invariants: numbers of written blocks reach the file with a flush; a block beyond them counts as never written.
 
 use super::{Answer, BLOCK_BYTES, Block, BlockPort, PortError, Request, Ticket, bytes_of};
-use crate::format::{put, u32_at};
 use flashweir_core::command::{OutOfRange, SegmentId};
 use flashweir_core::random::mix;
 use flashweir_core::units::LBA_BYTES;
@@ -39,6 +38,11 @@ pub struct SegmentImage {
     segment_blocks: u32,
     /// Number of blocks that are written, by segment.
     written: RefCell<Vec<u32>>,
+}
+
+/// The number at `at`.
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
 fn failed(name: &str, error: io::Error) -> PortError {
@@ -134,14 +138,14 @@ impl SegmentImage {
     fn store(&self) -> Result<(), PortError> {
         let table = table_of(&self.written.borrow());
         let mut head = [0; BLOCK_BYTES];
-        put(&mut head, 0, MAGIC);
+        head[..MAGIC.len()].copy_from_slice(MAGIC);
         for (at, word) in [
             (VERSION_AT, VERSION),
             (SEGMENT_BLOCKS_AT, self.segment_blocks),
             (SEGMENTS_AT, self.segments()),
             (CHECKSUM_AT, checksum(&table)),
         ] {
-            put(&mut head, at, &word.to_le_bytes());
+            head[at..at + 4].copy_from_slice(&word.to_le_bytes());
         }
         let first = self.capacity_blocks() * BLOCK_BYTES as u64;
         let stored = self.file.write_all_at(&table, first);

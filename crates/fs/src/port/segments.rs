@@ -1,5 +1,5 @@
-//! A disk of append segments in memory, for tests and tools. It answers at once, refuses whatever append segments refuse (append-segments
-//! §2), and can lose its power.
+//! A disk of append segments in memory, for tests and tools. It answers at once, refuses whatever append segments refuse
+//! (append-segments §2), and can lose its power.
 //!
 //! Invariants: blocks of a segment are written in order, each once between two discards; a flush, or a write with FUA, makes everything that
 //! was answered durable. After a power cut each segment has a prefix of what it had, at least what was durable; a discard is done or not.

@@ -119,7 +119,8 @@ fn formats_and_disks_that_do_not_fit_are_refused() {
     );
     for kind in [Kind::F2fs, Kind::Ext4] {
         let title = kind.title();
-        let expected = format!("{title} writes over blocks, and this disk consists of append segments: alfs fits it");
+        let expected =
+            format!("{title} writes over blocks, and this disk consists of append segments: alfs fits it");
         assert_eq!(said(kind, &segments), expected);
     }
 }

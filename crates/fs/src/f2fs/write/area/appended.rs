@@ -1,5 +1,5 @@
 //! Tables and checkpoints that are appended: a map in segments that are written one after the other, in a ring, and packs in two segments
-//! that take turns (append-segments §4.1 to §4.6).
+//! that take turns (append-segments §4.1 and the following).
 //!
 //! Place in the data flow: [`Area`](super::Area) for a volume on a disk of append segments; [`crate::alfs`] reads what is stored here.
 //!
@@ -11,14 +11,16 @@
 //! 2. A segment is discarded when a complete checkpoint refers to nothing in it. Until then it is not written.
 //! 3. Of the two segments of packs the one that is not written is empty when a checkpoint is made.
 
+use super::super::super::appended::layout::{
+    ENTRIES_PER_BLOCK, PLACES_PER_BLOCK, Root, Superblock, encode_places, set_entry,
+};
+use super::super::super::appended::map::{Map, Places};
 use super::super::super::layout::checkpoint::{Checkpoint, Flags, ORPHANS_PER_BLOCK, encode_orphans};
 use super::super::super::layout::summary::encode_compact;
 use super::super::super::layout::superblock::SIT_PER_BLOCK;
 use super::super::super::layout::{Addr, Nid, SegNo};
 use super::super::options::PlantedBug;
-use super::{Out, Stored, Tables};
-use crate::alfs::layout::{ENTRIES_PER_BLOCK, PLACES_PER_BLOCK, Root, Superblock, encode_places, set_entry};
-use crate::alfs::map::{Map, Places};
+use super::stored::{Out, Stored, Tables};
 use crate::port::BLOCK_BYTES;
 use flashweir_core::command::SegmentId;
 use flashweir_core::metrics;
@@ -302,13 +304,13 @@ impl Appended {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::super::appended::layout::places;
     use super::super::super::super::layout::checkpoint::Cursor;
     use super::super::super::super::layout::summary::Summary;
     use super::super::super::super::layout::superblock::Features;
     use super::super::super::super::layout::tables::{NatEntry, SitEntry};
     use super::super::super::by_nid::ByNid;
     use super::*;
-    use crate::alfs::layout::places;
     use crate::port::BlockBytes;
     use flashweir_core::RandomStream;
     use std::collections::BTreeMap;

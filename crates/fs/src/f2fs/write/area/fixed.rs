@@ -18,7 +18,7 @@ use super::super::super::layout::{Addr, Geometry, Log, Nid, SEGMENT_BLOCKS, SegN
 use super::super::super::volume::Volume;
 use super::super::by_nid::ByNid;
 use super::super::segments::Marks;
-use super::{Out, PACK_OTHERS, Stored, Tables};
+use super::stored::{Out, PACK_OTHERS, Stored, Tables};
 use crate::port::BLOCK_BYTES;
 use std::collections::BTreeSet;
 

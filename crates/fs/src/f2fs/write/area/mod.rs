@@ -10,22 +10,19 @@
 
 mod appended;
 mod fixed;
+mod stored;
 
 use super::super::layout::checkpoint::Checkpoint;
-use super::super::layout::summary::Summary;
-use super::super::layout::tables::{NatEntry, SitEntry};
 use super::super::layout::{Addr, Geometry, Nid, SegNo};
 use super::super::volume::Volume;
-use super::by_nid::ByNid;
-use super::options::PlantedBug;
-use crate::port::BlockBytes;
 pub use appended::AlfsMetrics;
 use appended::Appended;
 use fixed::Fixed;
 use flashweir_core::command::SegmentId;
-
-/// Number of blocks of a pack that do not list inodes without names: its head, its summaries and its last block.
-pub(super) const PACK_OTHERS: u32 = 8;
+use stored::Out;
+#[cfg(test)]
+pub(super) use stored::PACK_OTHERS;
+pub(super) use stored::{Stored, Tables};
 
 /// See the module.
 #[derive(Debug)]
@@ -39,31 +36,6 @@ enum Kept {
     Fixed(Fixed),
     Appended(Box<Appended>),
 }
-
-/// A checkpoint that is stored except for its last block.
-#[derive(Debug)]
-pub(super) struct Stored {
-    /// The block that completes it.
-    pub(super) last: (Addr, BlockBytes),
-    /// The checksum in this block.
-    pub(super) crc: u32,
-}
-
-/// The tables that a checkpoint stores, as they are in memory.
-pub(super) struct Tables<'a> {
-    pub(super) nat: &'a ByNid<NatEntry>,
-    pub(super) sit: &'a [SitEntry],
-    /// Summaries of the segments that logs write, in the order of the logs.
-    pub(super) summaries: Vec<&'a Summary>,
-    /// Inodes without names, which are listed as orphans.
-    pub(super) nameless: Vec<Nid>,
-    /// Whether the volume is being unmounted, so that nothing follows.
-    pub(super) is_unmount: bool,
-    pub(super) planted: Option<PlantedBug>,
-}
-
-/// Receives a block and its address.
-type Out<'a> = &'a mut dyn FnMut(Addr, &BlockBytes);
 
 impl Area {
     /// Returns the area of a volume that was just mounted.

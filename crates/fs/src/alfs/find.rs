@@ -1,52 +1,20 @@
-//! The map of a volume as a mount finds it: the newest checkpoint, and where it says that blocks of the map are.
+//! Mounting for reading: the newest checkpoint is found, and where it says that blocks of the map are.
 //!
-//! Place in the data flow: [`mount`] makes a [`Volume`] of it, through which the F2FS reader and writer find everything else.
+//! Place in the data flow: [`mount`] makes a [`Volume`], through which the F2FS reader and writer find everything else.
 //!
-//! Mounting is a table of steps: superblock; the write pointers of both segments of packs, from which the last complete checkpoint is
-//! found backwards; its pack; all blocks of places (append-segments §4.10).
+//! It is a table of steps: superblock; the write pointers of both segments of packs, from which the last complete checkpoint is found
+//! backwards; its pack; all blocks of places (append-segments §4.10).
 
 use super::error::{Error, Result, corrupt};
-use super::layout::{self, PLACES_PER_BLOCK, Root, Superblock};
 use crate::f2fs::Volume;
+use crate::f2fs::appended::layout::{self, PLACES_PER_BLOCK, Root, Superblock};
+use crate::f2fs::appended::map::{Map, Places, blocks_at, is_unwritten, pointers};
 use crate::f2fs::layout::checkpoint::{self, Checkpoint, Epoch, Flags};
 use crate::f2fs::layout::summary::{Summary, decode_compact};
 use crate::f2fs::layout::{Addr, Geometry, Nid};
-use crate::port::{BLOCK_BYTES, Block, BlockPort, PortError, bytes_of};
-use flashweir_core::DeviceError;
-use flashweir_core::command::SegmentId;
+use crate::port::{Block, BlockPort, bytes_of};
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// Blocks that are read at once.
-const AT_ONCE: usize = 64;
-
-/// Places of the blocks of a table, and of the blocks with these places. [`Addr::NULL`] where nothing was ever written.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Places {
-    pub(crate) blocks: Vec<Addr>,
-    pub(crate) roots: Vec<Addr>,
-}
-
-/// See the module.
-#[derive(Clone, Debug)]
-pub(crate) struct Map {
-    pub(crate) superblock: Superblock,
-    pub(crate) entries: Places,
-    pub(crate) usage: Places,
-    /// Segment of the map that is written, and the next block in it; the length of the segment if that is full.
-    pub(crate) cursor: (u32, u32),
-    /// Segments of the map in which something was written.
-    pub(crate) used: Vec<bool>,
-    /// Segment of the newest checkpoint, and the next block in it.
-    pub(crate) pack: (u32, u32),
-    /// Number of blocks that are written in the other segment of packs.
-    pub(crate) other_pack: u32,
-}
-
-/// Whether nothing was written there.
-pub(crate) fn is_unwritten(error: &PortError) -> bool {
-    matches!(error, PortError::Device(DeviceError::NotWritten { .. }))
-}
 
 /// The first of the two superblocks that is valid.
 pub(super) async fn superblock_of(port: &dyn BlockPort) -> Result<Superblock> {
@@ -77,7 +45,7 @@ pub(super) async fn superblock_of(port: &dyn BlockPort) -> Result<Superblock> {
                 errors.push(Error::Corrupt(format!("the volume has {needs} blocks, its disk {has}")));
             }
             Ok(superblock) => return Ok(superblock),
-            Err(error) => errors.push(error),
+            Err(error) => errors.push(error.into()),
         }
     }
     // What is broken or not supported is reported rather than the absence of the other copy.
@@ -88,42 +56,6 @@ pub(super) async fn superblock_of(port: &dyn BlockPort) -> Result<Superblock> {
 async fn block_at(port: &dyn BlockPort, addr: Addr) -> Result<Arc<[u8]>> {
     let answer = port.read(Geometry::block(addr), 1).completed().await?;
     Ok(bytes_of(&answer[0]))
-}
-
-/// Reads the blocks at these places; those that were never written are zeros.
-pub(crate) async fn blocks_at(
-    port: &dyn BlockPort,
-    places: &[Addr],
-) -> std::result::Result<Vec<Arc<[u8]>>, PortError> {
-    let mut blocks: Vec<Arc<[u8]>> = Vec::with_capacity(places.len());
-    for places in places.chunks(AT_ONCE) {
-        let read = |place: &Addr| (*place != Addr::NULL).then(|| port.read(Geometry::block(*place), 1));
-        let tickets: Vec<_> = places.iter().map(read).collect();
-        for ticket in tickets {
-            blocks.push(match ticket {
-                Some(ticket) => bytes_of(&ticket.completed().await?[0]),
-                None => Arc::from([0; BLOCK_BYTES]),
-            });
-        }
-    }
-    Ok(blocks)
-}
-
-/// Numbers of blocks that are written in segments.
-pub(crate) async fn pointers(
-    port: &dyn BlockPort,
-    segments: impl Iterator<Item = u32>,
-) -> std::result::Result<Vec<u32>, PortError> {
-    let mut pointers = Vec::new();
-    let mut left = segments.peekable();
-    while left.peek().is_some() {
-        let tickets: Vec<_> =
-            left.by_ref().take(AT_ONCE).map(|segment| port.report(SegmentId(segment))).collect();
-        for ticket in tickets {
-            pointers.push(ticket.reported().await?);
-        }
-    }
-    Ok(pointers)
 }
 
 /// A complete checkpoint and its place.
@@ -237,44 +169,12 @@ async fn read_places(
     Ok(Places { blocks, roots })
 }
 
-impl Map {
-    /// Segments of the map, and the other segment of packs, in which something was written and to which no checkpoint refers.
-    pub(crate) fn dead_segments(&self) -> Vec<SegmentId> {
-        let Superblock { segment_blocks, map_segments, .. } = self.superblock;
-        let ring = self.superblock.map();
-        let mut holds = vec![false; map_segments as usize];
-        let tables = [&self.entries, &self.usage];
-        for place in tables.into_iter().flat_map(|table| table.blocks.iter().chain(&table.roots)) {
-            if *place != Addr::NULL {
-                holds[(place.0 / segment_blocks - ring.start) as usize] = true;
-            }
-        }
-        let (now, _) = self.cursor;
-        let is_dead = |segment: &u32| {
-            let at = (segment - ring.start) as usize;
-            *segment != now && self.used[at] && !holds[at]
-        };
-        let mut dead: Vec<_> = ring.clone().filter(is_dead).map(SegmentId).collect();
-        dead.extend((self.other_pack > 0).then_some(SegmentId(3 - self.pack.0)));
-        dead
-    }
-
-    /// These segments have been discarded.
-    pub(crate) fn note_discarded(&mut self, segments: &[SegmentId]) {
-        for segment in segments {
-            match segment.0.checked_sub(self.superblock.map().start) {
-                Some(at) => self.used[at as usize] = false,
-                None => self.other_pack = 0,
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::mkfs::{Options, mkfs};
     use super::*;
     use crate::port::{Segments, block_on};
+    use flashweir_core::command::SegmentId;
 
     /// A power cut had left two blocks of a checkpoint in the next segment of the map, and the full one before it was taken for that.
     #[test]

@@ -9,37 +9,37 @@
 //!
 //! All numbers are little-endian. Decoding never panics, whatever the bytes are.
 
-use super::error::{Error, Named, Result, corrupt};
-use crate::f2fs::layout::bytes::{array_at, crc32, put, u16_at, u32_at, u64_at};
-use crate::f2fs::layout::checkpoint::{Checkpoint, Cursor, Flags};
-use crate::f2fs::layout::superblock::{Features, Geometry, SIT_PER_BLOCK, Superblock as Described};
-use crate::f2fs::layout::tables::NatEntry;
-use crate::f2fs::layout::{Addr, Log, Nid, SEGMENT_BLOCKS, SegNo};
+use super::super::error::{Error, Named, Result, corrupt};
+use super::super::layout::bytes::{array_at, crc32, put, u16_at, u32_at, u64_at};
+use super::super::layout::checkpoint::{Checkpoint, Cursor, Flags};
+use super::super::layout::superblock::{Features, Geometry, SIT_PER_BLOCK, Superblock as Described};
+use super::super::layout::tables::NatEntry;
+use super::super::layout::{Addr, Log, Nid, SEGMENT_BLOCKS, SegNo};
 use crate::port::{BLOCK_BYTES, BlockBytes};
 
 /// The first word of a superblock, "ALFS".
-pub const MAGIC: u32 = u32::from_le_bytes(*b"ALFS");
+pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"ALFS");
 /// The first word of a checkpoint, "ALCP".
 const CHECKPOINT_MAGIC: u32 = u32::from_le_bytes(*b"ALCP");
 /// Version of the layout.
 const VERSION: u32 = 1;
 /// Segments before those of the map.
-pub const MAP_AT: u32 = 3;
+pub(crate) const MAP_AT: u32 = 3;
 /// Entries of the inode map in a block.
-pub const ENTRIES_PER_BLOCK: u32 = 512;
+pub(crate) const ENTRIES_PER_BLOCK: u32 = 512;
 /// Places of blocks in a block of places.
-pub const PLACES_PER_BLOCK: u32 = 1024;
+pub(crate) const PLACES_PER_BLOCK: u32 = 1024;
 /// Offset of the checksum of superblocks and checkpoints.
 const CRC_AT: usize = BLOCK_BYTES - 4;
 /// Longest label in bytes.
-pub const LABEL_BYTES_MAX: usize = 512;
+pub(crate) const LABEL_BYTES_MAX: usize = 512;
 const LABEL_AT: usize = 1024;
 const EXTENSIONS_AT: usize = 64;
 const EXTENSIONS_MAX: usize = 64;
 /// Bytes of a checkpoint before its places.
 const PLACES_AT: usize = 192;
 /// Most places in a checkpoint.
-pub const PLACES_MAX: u32 = ((CRC_AT - PLACES_AT) / 4) as u32;
+pub(crate) const PLACES_MAX: u32 = ((CRC_AT - PLACES_AT) / 4) as u32;
 
 /// The superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
