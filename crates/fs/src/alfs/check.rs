@@ -1,4 +1,4 @@
-//! Checking of a volume, read-only: the walk and the tables of [F2FS](crate::f2fs::check), and the map.
+//! Checking of a volume, read-only: the walk and the tables of [F2FS](mod@crate::f2fs::check), and the map.
 
 use super::error::Result;
 use super::find;

@@ -59,7 +59,7 @@ impl Options {
         }
     }
 
-    /// Features that [`mkfs`] can switch on.
+    /// Features that [`mkfs()`] can switch on.
     pub const FEATURES: [&'static str; 4] =
         ["extra_attr", "flexible_inline_xattr", "inode_checksum", "inode_crtime"];
 
@@ -68,7 +68,7 @@ impl Options {
         plan(self, segment_blocks).map(|_| ())
     }
 
-    /// Switches a feature on by its name. Errors: [`mkfs`] does not support it.
+    /// Switches a feature on by its name. Errors: [`mkfs()`] does not support it.
     pub fn add_feature(&mut self, name: &str) -> Result<()> {
         if !Self::FEATURES.contains(&name) {
             let known = Self::FEATURES.join(", ");

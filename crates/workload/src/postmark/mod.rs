@@ -1,6 +1,6 @@
 //! Postmark: the work of a mail or news server on many small files, by Postmark's own scripts (append-segments §8.5).
 //!
-//! Place in the data flow: [`parse`](script::parse) reads a script into [`Options`]; [`Postmark`] makes the files and runs the transactions
+//! Place in the data flow: [`parse`] reads a script into [`Options`]; [`Postmark`] makes the files and runs the transactions
 //! on a mounted file system.
 //!
 //! Files of a size that is drawn uniformly are created in directories. A transaction reads a file or appends to one, and creates a file or
