@@ -94,7 +94,7 @@ const FILES: [(&str, &str); 27] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 234] = [
+const BAD: [(&str, &str); 243] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("check", "missing: --verify <SHELL COMMAND>, <COMMAND>..."),
     ("check --verify true --", "missing: <COMMAND>..."),
@@ -222,7 +222,7 @@ const BAD: [(&str, &str); 234] = [
     ("files varmail varmail --device rflush", "WORKLOAD `varmail` is there twice: expected different names"),
     ("files varmail,x --device rflush", "WORKLOAD `varmail,x`: `x` is no setting: expected VARIABLE=VALUE"),
     ("files varmail --device rflush --cache 1", "--cache cannot be `1`: expected a size from 128KiB to 8TiB, such as 1GiB"),
-    ("files varmail --device rflush --format ext3", "--format cannot be `ext3`: expected f2fs or ext4; did you mean `ext4`?"),
+    ("files varmail --device rflush --format ext3", "--format cannot be `ext3`: expected f2fs, ext4 or alfs; did you mean `ext4`?"),
     ("files varmail --device rflush --journal-mode journal", "--journal-mode needs --format ext4, and it is f2fs"),
     ("files varmail --device rflush --commit dual", "--commit cannot be `dual` on rflush: order.policy is none: expected --set order.policy=in-order-recovery, or --commit legacy"),
     ("files varmail --device barrier-850 --commit dual --range-checkpoints", "--range-checkpoints needs --commit legacy, and it is dual"),
@@ -232,7 +232,7 @@ const BAD: [(&str, &str); 234] = [
     ("files varmail --device rflush --journal-max 1GiB", "--journal-max needs --format ext4, and it is f2fs"),
     ("files varmail --device rflush --journal-size 1GiB", "--journal-size needs --format ext4, and it is f2fs"),
     ("files varmail --device rflush --format ext4 --journal-max 1MiB", "--journal-max cannot be `1MiB`: expected a multiple of 4096 bytes from 4MiB to 40000MiB, such as 128MiB"),
-    ("files varmail --device rflush --format ext4 --fastboot", "--fastboot needs --format f2fs, and it is ext4"),
+    ("files varmail --device rflush --format ext4 --fastboot", "--fastboot needs --format f2fs or alfs, and it is ext4"),
     ("files varmail --device rflush --format ext4 --range-checkpoints", "--range-checkpoints needs --format f2fs, and it is ext4"),
     ("files varmail --device rflush --format ext4 --flush rflush", "--flush rflush needs --format f2fs, and it is ext4"),
     ("files varmail --device rflush --runtime 0s", "--runtime cannot be `0s`: expected more than 0"),
@@ -329,6 +329,15 @@ const BAD: [(&str, &str); 234] = [
     ("fio placed.fio --device amf-page", "placed.fio: [p]: `fdp=1` needs a device with `ftl.placement.handles` above 1"),
     ("fio placed.fio --device amf-page --set ftl.placement.handles=2", "placed.fio: [p]: fdp_pli has 3: the device has the handles 0 to 1"),
     ("crash --states 0", "--states cannot be `0`: expected a whole number of 1 or more"),
+    ("mkfs alfs new.img --size 64MiB", "new.img: 64 MiB are too small for segments of 16 MiB: 4 segments, expected 16 or more"),
+    ("mkfs alfs new.img --size 1GiB --segment-size 3MiB", "--segment-size cannot be `3MiB`: expected a multiple of 2MiB up to 1GiB, such as 16MiB"),
+    ("mkfs alfs new.img --size 1GiB -O casefold", "new.img: no feature \"casefold\" to make; there are extra_attr, flexible_inline_xattr, inode_checksum, inode_crtime"),
+    ("files varmail --device amf", "--format f2fs writes over sectors, and amf has append segments: expected --format alfs, or another --device"),
+    ("files varmail --device sata-mlc --format alfs", "--format alfs needs a device of append segments, and sata-mlc has none: expected --device amf, or --format f2fs or ext4"),
+    ("files varmail --device amf --format alfs --commit dual", "--commit dual needs --format f2fs or ext4, and it is alfs"),
+    ("crash files --format alfs --on late", "--on late with --format alfs: append segments in memory answer at once: expected model or device"),
+    ("crash files --format alfs --fsck-every 3", "--fsck-every: no program outside checks alfs: expected --format f2fs or ext4"),
+    ("sqlite --device amf --format alfs --order all", "--order all needs --format f2fs or ext4, and it is alfs"),
 ];
 
 #[test]

@@ -107,8 +107,9 @@ fn plan(options: &Options, segment_blocks: u32) -> Result<(Superblock, Overprovi
         let segment_mib = segment_blocks / 256;
         Error::Option(format!("{mib} MiB are too small for segments of {segment_mib} MiB: {why}"))
     };
-    if segments <= MAP_AT + MAP_FACTOR + OPEN_SECTIONS {
-        return Err(too_small(format!("{segments} segments")));
+    let least = MAP_AT + MAP_FACTOR + OPEN_SECTIONS + 1;
+    if segments < least {
+        return Err(too_small(format!("{segments} segments, expected {least} or more")));
     }
     let texts = |names: &[&str]| names.iter().map(|name| (*name).to_string()).collect();
     let mut superblock = Superblock {
