@@ -540,7 +540,9 @@ fn file_cuts_of_append_segments_keep_promises() {
         (On::Model, Sequences::Tasks, 12),
         (On::Device, Sequences::Random, 3),
     ] {
-        finds_nothing(Format::ALFS, on, (sequences, count), 30);
+        // Three short sequences may have few cuts that leave anything new.
+        let least = if on == On::Device { 10 } else { 50 };
+        finds_nothing(Format::ALFS, on, (sequences, count), least);
     }
 }
 
