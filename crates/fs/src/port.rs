@@ -20,6 +20,7 @@
 
 mod image;
 mod segment_image;
+mod segment_rules;
 mod segments;
 mod sequencer;
 

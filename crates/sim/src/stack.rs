@@ -72,6 +72,8 @@ struct Requests {
     free: Vec<u32>,
     tickets: Tickets,
     unit_bytes: usize,
+    /// Blocks of a segment of a device that consists of append segments, else 0.
+    segment_blocks: u32,
 }
 
 impl Requests {
@@ -155,7 +157,7 @@ impl fmt::Debug for Port {
 impl Shared {
     fn submit(&mut self, request: Request, submitter: u16) -> Ticket {
         let range = read_range(&request);
-        let command = match self.segment_blocks() {
+        let command = match self.requests.segment_blocks {
             0 => Ok(command(request, self.mode, self.has_whole_units())),
             segment_blocks => segment_command(request, self.mode, self.has_whole_units(), segment_blocks),
         };
@@ -164,14 +166,6 @@ impl Shared {
             Ok(None) => Ticket::done(Ok(Box::default())),
             Err(error) => Ticket::done(Err(error.into())),
         }
-    }
-
-    /// Returns the number of blocks in a segment of a device that consists of append segments, else 0.
-    fn segment_blocks(&self) -> u32 {
-        self.engine.as_ref().map_or(0, |engine| match engine.device().geometry().append.segments {
-            0 => 0,
-            _ => (engine.device().geometry().segment_lbas() / LBAS) as u32,
-        })
     }
 
     /// Whether a block of the port is exactly one mapping unit.
@@ -367,7 +361,7 @@ impl BlockPort for Port {
     }
 
     fn segment_blocks(&self) -> u32 {
-        self.shared.borrow().segment_blocks()
+        self.shared.borrow().requests.segment_blocks
     }
 
     fn share_blocks_max(&self) -> u32 {
@@ -442,14 +436,19 @@ impl Stack {
     }
 
     fn with_contents(device: Device, mode: FlushMode, host: Option<HostConfig>) -> Self {
-        let unit_bytes = device.geometry().unit_bytes as usize;
+        let geometry = device.geometry();
+        let unit_bytes = geometry.unit_bytes as usize;
+        let segment_blocks = match geometry.append.segments {
+            0 => 0,
+            _ => (geometry.segment_lbas() / LBAS) as u32,
+        };
         let layers = host.clone().map_or_else(Chain::new, |config| block_layer(&device, config));
         let (pending, free, tickets) = (Vec::new(), Vec::new(), Tickets::default());
         let shared = Shared {
             now: Instant::ZERO,
             engine: Some(Engine::new(device, layers)),
             mode,
-            requests: Requests { pending, free, tickets, unit_bytes },
+            requests: Requests { pending, free, tickets, unit_bytes, segment_blocks },
             news: News::default(),
             host,
         };
@@ -768,7 +767,7 @@ mod tests {
         let layer = || BlockLayer::new(deadline(), LBAS);
         let mut layers = Chain::new().above(layer()).above(layer());
         let (pending, free, tickets) = (Vec::new(), Vec::new(), Tickets::default());
-        let mut requests = Requests { pending, free, tickets, unit_bytes: BLOCK_BYTES };
+        let mut requests = Requests { pending, free, tickets, unit_bytes: BLOCK_BYTES, segment_blocks: 0 };
         let (mut said, mut waiting) = (Vec::new(), Vec::new());
         for blocks in [2usize, 1, 3] {
             let (progress, ticket) = requests.tickets.ticket();

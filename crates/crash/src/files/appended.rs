@@ -9,7 +9,7 @@
 //!
 //! Deliberately absent: requests that are in flight at a cut. The simulated device has them ([`whole`](super::whole)).
 
-use super::case::{Case, Counts, Effort, Fault, Found, caught, idempotent};
+use super::case::{Case, Counts, Effort, Fault, Found, caught, check_and_recover, idempotent};
 use super::history::History;
 use super::mounting::Did;
 use super::segments::Recorder;
@@ -244,9 +244,7 @@ pub(super) fn replay(
     let woken =
         looked.ok().and(woken).ok_or_else(|| format!("no state after c{cut} has the hash {image:016x}"))?;
     let mut disk = Recorder::new(woken.clone());
-    let checked = caught(|| check(&mut disk, case.base.format).map_err(Fault::Damage));
-    let tree = match checked.and_then(|()| caught(|| recover(&mut disk, case.setup()).map_err(Fault::Damage)))
-    {
+    let tree = match check_and_recover(&mut disk, case) {
         Ok(tree) => tree,
         Err(fault) => return Ok(Some(fault)),
     };

@@ -8,7 +8,7 @@ use super::mounting::Did;
 use super::ops::Ops;
 use super::setup::Setup;
 use super::tree::Tree;
-use super::volume::{Base, Damage, Disk, recover};
+use super::volume::{Base, Damage, Disk, check, recover};
 use flashweir_contract::Contents;
 use flashweir_sim::stack::FlushMode;
 use serde::{Deserialize, Serialize};
@@ -255,6 +255,12 @@ pub(super) fn caught<T>(work: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fa
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).into()));
         Err(Fault::Panic(text.unwrap_or_default()))
     })
+}
+
+/// Checks the volume of a case as a cut has left it, and recovers it.
+pub(super) fn check_and_recover(disk: &mut impl Disk, case: &Case<'_>) -> Result<Tree, Fault> {
+    caught(|| check(disk, case.base.format).map_err(Fault::Damage))?;
+    caught(|| recover(disk, case.setup()).map_err(Fault::Damage))
 }
 
 /// Recovers again after a cut recovery; the result must equal that of the uninterrupted one.

@@ -11,7 +11,7 @@
 //! Invariant: the result is a function of the case.
 
 use super::appended;
-use super::case::{Case, Counts, Effort, Fault, Found, On, Outside, caught, idempotent};
+use super::case::{Case, Counts, Effort, Fault, Found, On, Outside, caught, check_and_recover, idempotent};
 use super::history::History;
 use super::mounting::Did;
 use super::ops::{Op, PlaceHash};
@@ -319,9 +319,7 @@ pub fn replay(
         return Err(format!("no state after c{cut} has the hash {image:016x}"));
     };
     let mut port = run.port.woken(&state);
-    let checked = caught(|| check(&mut port, case.base.format).map_err(Fault::Damage));
-    let tree = match checked.and_then(|()| caught(|| recover(&mut port, case.setup()).map_err(Fault::Damage)))
-    {
+    let tree = match check_and_recover(&mut port, case) {
         Ok(tree) => tree,
         Err(fault) => return Ok(Some(fault)),
     };

@@ -102,14 +102,22 @@ pub trait Disk {
     ) -> Option<T>;
 }
 
+/// Runs a task on a disk that answers without a clock of its own.
+fn run_alone<T: 'static, F: Future<Output = T> + 'static>(
+    port: Rc<dyn BlockPort>,
+    task: impl FnOnce(Rc<dyn BlockPort>, Handle) -> F,
+) -> Option<T> {
+    let mut clock = Clock::default();
+    let handle = clock.handle();
+    clock.run(task(port, handle))
+}
+
 impl Disk for ModelPort {
     fn run<T: 'static, F: Future<Output = T> + 'static>(
         &mut self,
         task: impl FnOnce(Rc<dyn BlockPort>, Handle) -> F,
     ) -> Option<T> {
-        let mut clock = Clock::default();
-        let handle = clock.handle();
-        clock.run(task(Rc::new(self.clone()), handle))
+        run_alone(Rc::new(self.clone()), task)
     }
 }
 
@@ -118,9 +126,7 @@ impl Disk for Recorder {
         &mut self,
         task: impl FnOnce(Rc<dyn BlockPort>, Handle) -> F,
     ) -> Option<T> {
-        let mut clock = Clock::default();
-        let handle = clock.handle();
-        clock.run(task(Rc::new(self.clone()), handle))
+        run_alone(Rc::new(self.clone()), task)
     }
 }
 

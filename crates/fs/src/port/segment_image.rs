@@ -9,11 +9,10 @@
 //!
 //! Invariants: numbers of written blocks reach the file with a flush; a block beyond them counts as never written.
 
+use super::segment_rules::Rules;
 use super::{Answer, BLOCK_BYTES, Block, BlockPort, PortError, Request, Ticket, bytes_of};
-use flashweir_core::command::{OutOfRange, SegmentId};
 use flashweir_core::random::mix;
-use flashweir_core::units::LBA_BYTES;
-use flashweir_core::{Address, DeviceError, Payload};
+use flashweir_core::{DeviceError, Payload};
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -27,8 +26,6 @@ const VERSION_AT: usize = 16;
 const SEGMENT_BLOCKS_AT: usize = 20;
 const SEGMENTS_AT: usize = 24;
 const CHECKSUM_AT: usize = 32;
-/// Sectors of a block.
-const LBAS: u64 = BLOCK_BYTES as u64 / LBA_BYTES;
 
 /// See the module.
 #[derive(Debug)]
@@ -153,55 +150,34 @@ impl SegmentImage {
         stored.and_then(|()| self.file.sync_data()).map_err(|error| failed(&self.name, error))
     }
 
-    fn place(&self, block: Block) -> (usize, u32, Address) {
-        let blocks = u64::from(self.segment_blocks);
-        let (segment, offset) = ((block.0 / blocks) as u32, (block.0 % blocks) as u32);
-        let at = Address::Seg { segment: SegmentId(segment), offset: offset * LBAS as u32 };
-        (segment as usize, offset, at)
+    fn rules(&self) -> Rules {
+        Rules { segments: self.segments(), segment_blocks: self.segment_blocks }
     }
 
-    fn check(&self, block: Block, count: u64) -> Result<(), DeviceError> {
-        let capacity = self.capacity_blocks();
-        match block.0.checked_add(count).is_some_and(|end| end <= capacity) {
-            true => Ok(()),
-            false => {
-                let (at, count) = (self.place(block).2, u32::try_from(count * LBAS).unwrap_or(u32::MAX));
-                Err(OutOfRange { at, count, capacity: capacity * LBAS }.into())
-            }
-        }
+    fn pointer(&self, segment: usize) -> u32 {
+        self.written.borrow()[segment]
     }
 
     fn answer(&self, request: Request) -> Answer {
         match request {
             Request::Read { block, count } => {
-                self.check(block, count.into())?;
+                self.rules().check(block, count.into())?;
                 (block.0..block.0 + u64::from(count)).map(|block| self.read_block(Block(block))).collect()
             }
             Request::Write(write) => {
-                self.check(write.block, write.payloads.len() as u64)?;
-                let (segment, offset, at) = self.place(write.block);
-                let pointer = self.written.borrow()[segment];
-                let end = u64::from(offset) + write.payloads.len() as u64;
-                if offset != pointer {
-                    return Err(DeviceError::OutOfOrder { at, expected: pointer * LBAS as u32 }.into());
-                }
-                if end > u64::from(self.segment_blocks) {
-                    return Err(DeviceError::InvalidField("a write goes past the end of its segment").into());
-                }
+                let count = write.payloads.len() as u64;
+                let segment =
+                    self.rules().check_write(write.block, count, |segment| self.pointer(segment))?;
                 let bytes: Vec<u8> =
                     write.payloads.iter().flat_map(|payload| bytes_of(payload).to_vec()).collect();
                 let written = self.file.write_all_at(&bytes, write.block.0 * BLOCK_BYTES as u64);
                 written.map_err(|error| failed(&self.name, error))?;
-                self.written.borrow_mut()[segment] = end as u32;
+                self.written.borrow_mut()[segment] += count as u32;
                 if write.fua { self.store().map(|()| Box::default()) } else { Ok(Box::default()) }
             }
             Request::Flush | Request::RangeFlush(_) => self.store().map(|()| Box::default()),
             Request::Discard { block, count, .. } => {
-                self.check(block, count.into())?;
-                let (segment, offset, at) = self.place(block);
-                if offset != 0 || count != self.segment_blocks {
-                    return Err(DeviceError::Misaligned { at }.into());
-                }
+                let segment = self.rules().check_discard(block, count)?;
                 self.written.borrow_mut()[segment] = 0;
                 Ok(Box::default())
             }
@@ -212,8 +188,8 @@ impl SegmentImage {
     }
 
     fn read_block(&self, block: Block) -> Result<Payload, PortError> {
-        let (segment, offset, at) = self.place(block);
-        if offset >= self.written.borrow()[segment] {
+        let (segment, offset, at) = self.rules().place(block);
+        if offset >= self.pointer(segment) {
             return Err(DeviceError::NotWritten { at }.into());
         }
         let mut bytes = vec![0; BLOCK_BYTES];
@@ -225,7 +201,7 @@ impl SegmentImage {
 
 impl BlockPort for SegmentImage {
     fn capacity_blocks(&self) -> u64 {
-        u64::from(self.segments()) * u64::from(self.segment_blocks)
+        self.rules().capacity_blocks()
     }
 
     fn segment_blocks(&self) -> u32 {
@@ -233,15 +209,10 @@ impl BlockPort for SegmentImage {
     }
 
     fn submit(&self, request: Request) -> Ticket {
-        let Request::Report(segment) = request else { return Ticket::done(self.answer(request)) };
-        let first = Block(u64::from(segment.0) * u64::from(self.segment_blocks));
-        let known = self.check(first, self.segment_blocks.into());
-        let (progress, ticket) = Ticket::new();
-        if known.is_ok() {
-            progress.at_offset(self.written.borrow()[segment.0 as usize]);
+        match request {
+            Request::Report(segment) => self.rules().report(segment, |segment| self.pointer(segment)),
+            other => Ticket::done(self.answer(other)),
         }
-        progress.complete(known.map(|()| Box::default()).map_err(Into::into));
-        ticket
     }
 }
 

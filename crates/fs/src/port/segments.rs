@@ -4,15 +4,11 @@
 //! Invariants: blocks of a segment are written in order, each once between two discards; a flush, or a write with FUA, makes everything that
 //! was answered durable. After a power cut each segment has a prefix of what it had, at least what was durable; a discard is done or not.
 
+use super::segment_rules::Rules;
 use super::{Answer, Block, BlockPort, Request, Ticket};
-use flashweir_core::command::{OutOfRange, SegmentId};
 use flashweir_core::random::mix;
-use flashweir_core::units::LBA_BYTES;
-use flashweir_core::{Address, DeviceError, Payload};
+use flashweir_core::{DeviceError, Payload};
 use std::cell::{Cell, RefCell};
-
-/// Sectors of a block.
-const LBAS: u64 = super::BLOCK_BYTES as u64 / LBA_BYTES;
 
 /// Blocks of a segment between two discards.
 #[derive(Clone, Debug, Default)]
@@ -128,21 +124,14 @@ impl Segments {
         self.segments.borrow().iter().map(|segment| segment.now.blocks.clone()).collect()
     }
 
-    /// Segment and offset of a block, and its address in errors.
-    fn place(&self, block: Block) -> (usize, usize, Address) {
-        let (segment, offset) =
-            (block.0 / u64::from(self.segment_blocks), block.0 % u64::from(self.segment_blocks));
-        let at = Address::Seg { segment: SegmentId(segment as u32), offset: (offset * LBAS) as u32 };
-        (segment as usize, offset as usize, at)
+    fn rules(&self) -> Rules {
+        let segments = self.segments.borrow().len() as u32;
+        Rules { segments, segment_blocks: self.segment_blocks }
     }
 
-    fn check(&self, block: Block, count: u64) -> Result<(), DeviceError> {
-        let (_, _, at) = self.place(block);
-        let capacity = self.capacity_blocks();
-        match block.0.checked_add(count).is_some_and(|end| end <= capacity) {
-            true => Ok(()),
-            false => Err(OutOfRange { at, count: (count * LBAS) as u32, capacity: capacity * LBAS }.into()),
-        }
+    /// Number of blocks that are written in a segment.
+    fn pointer(&self, segment: usize) -> u32 {
+        self.segments.borrow()[segment].now.blocks.len() as u32
     }
 
     fn change(&self) -> Result<(), DeviceError> {
@@ -161,30 +150,21 @@ impl Segments {
     }
 
     fn answer(&self, request: Request) -> Answer {
+        let rules = self.rules();
         match request {
             Request::Read { block, count } => {
-                self.check(block, count.into())?;
+                rules.check(block, count.into())?;
                 let segments = self.segments.borrow();
                 let read = |block: u64| {
-                    let (segment, offset, at) = self.place(Block(block));
-                    let found = segments[segment].now.blocks.get(offset).cloned();
+                    let (segment, offset, at) = rules.place(Block(block));
+                    let found = segments[segment].now.blocks.get(offset as usize).cloned();
                     found.ok_or(DeviceError::NotWritten { at }.into())
                 };
                 (block.0..block.0 + u64::from(count)).map(read).collect()
             }
             Request::Write(write) => {
-                self.check(write.block, write.payloads.len() as u64)?;
-                let (segment, offset, at) = self.place(write.block);
-                if offset + write.payloads.len() > self.segment_blocks as usize {
-                    let (count, capacity) =
-                        (write.payloads.len() as u64 * LBAS, u64::from(self.segment_blocks) * LBAS);
-                    return Err(DeviceError::from(OutOfRange { at, count: count as u32, capacity }).into());
-                }
-                let pointer = self.segments.borrow()[segment].now.blocks.len();
-                if offset != pointer {
-                    let expected = (pointer as u64 * LBAS) as u32;
-                    return Err(DeviceError::OutOfOrder { at, expected }.into());
-                }
+                let count = write.payloads.len() as u64;
+                let segment = rules.check_write(write.block, count, |segment| self.pointer(segment))?;
                 self.change()?;
                 let segment = &mut self.segments.borrow_mut()[segment];
                 write.payloads.iter().for_each(|payload| segment.now.push(payload.clone()));
@@ -200,11 +180,7 @@ impl Segments {
                 Ok(Box::default())
             }
             Request::Discard { block, count, .. } => {
-                self.check(block, count.into())?;
-                let (segment, offset, at) = self.place(block);
-                if offset != 0 || count != self.segment_blocks {
-                    return Err(DeviceError::Misaligned { at }.into());
-                }
+                let segment = rules.check_discard(block, count)?;
                 self.change()?;
                 let segment = &mut self.segments.borrow_mut()[segment];
                 if !segment.now.blocks.is_empty() {
@@ -229,7 +205,7 @@ fn nth<'a>(segment: &'a Segment, choose: &mut impl FnMut(u64) -> u64) -> (&'a Ge
 
 impl BlockPort for Segments {
     fn capacity_blocks(&self) -> u64 {
-        self.segments.borrow().len() as u64 * u64::from(self.segment_blocks)
+        self.rules().capacity_blocks()
     }
 
     fn segment_blocks(&self) -> u32 {
@@ -237,15 +213,10 @@ impl BlockPort for Segments {
     }
 
     fn submit(&self, request: Request) -> Ticket {
-        let Request::Report(segment) = request else { return Ticket::done(self.answer(request)) };
-        let (progress, ticket) = Ticket::new();
-        let first = Block(u64::from(segment.0) * u64::from(self.segment_blocks));
-        let known = self.check(first, self.segment_blocks.into());
-        if known.is_ok() {
-            progress.at_offset(self.segments.borrow()[segment.0 as usize].now.blocks.len() as u32);
+        match request {
+            Request::Report(segment) => self.rules().report(segment, |segment| self.pointer(segment)),
+            other => Ticket::done(self.answer(other)),
         }
-        progress.complete(known.map(|()| Box::default()).map_err(Into::into));
-        ticket
     }
 }
 
@@ -253,6 +224,7 @@ impl BlockPort for Segments {
 mod tests {
     use super::super::{Write, block_on};
     use super::*;
+    use flashweir_core::command::SegmentId;
     use std::collections::BTreeSet;
 
     fn put(disk: &Segments, block: u64, number: u64) -> Answer {

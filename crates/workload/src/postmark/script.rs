@@ -39,8 +39,8 @@ impl fmt::Display for ScriptError {
 }
 impl std::error::Error for ScriptError {}
 
-/// Whether a file looks like such a script: its first word is one of its commands.
-pub(super) fn first_word(text: &str) -> Option<&str> {
+/// The first word of a script.
+fn first_word(text: &str) -> Option<&str> {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
     lines.filter(|line| !line.is_empty()).find_map(|line| line.split_whitespace().next())
 }

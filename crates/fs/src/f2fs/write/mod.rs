@@ -98,6 +98,8 @@ pub struct F2fs {
     /// Blocks that cleaning has moved and that have not arrived, by their new places.
     moving: RefCell<BTreeMap<Addr, Moving>>,
     options: F2fsOptions,
+    /// Whether the disk has a placement handle for each log.
+    has_handles: bool,
     /// State of the mode that uses order instead of waiting.
     ordered: Ordered,
     recovered: Cell<Recovered>,
@@ -223,6 +225,7 @@ impl F2fs {
         };
         let fs = Self {
             volume,
+            has_handles: usize::from(port.handles()) >= Log::ALL.len(),
             port,
             options,
             ordered: Ordered::default(),

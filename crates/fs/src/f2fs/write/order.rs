@@ -78,7 +78,7 @@ impl F2fs {
     /// The same write with the handle of its log, where the disk has one for each: data of one log are then in erase blocks of their own
     /// (append-segments §7.5). Checkpoints and tables have the default handle, that of directories.
     pub(super) fn placed(&self, write: Write) -> Write {
-        if usize::from(self.port.handles()) < Log::ALL.len() {
+        if !self.has_handles {
             return write;
         }
         let state = self.state.borrow();

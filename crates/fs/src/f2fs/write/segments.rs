@@ -199,6 +199,14 @@ pub(super) struct Kept {
     pub(super) before: Map,
 }
 
+impl Kept {
+    /// What is kept of the segment once the checkpoint is complete, of what is kept `now`: blocks that were allocated since it was prepared
+    /// stay.
+    pub(super) fn after(&self, now: &Map) -> Map {
+        std::array::from_fn(|at| self.map[at] | now[at] & !self.before[at])
+    }
+}
+
 pub(super) fn ones(map: &Map) -> u32 {
     map.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")).count_ones()).sum()
 }

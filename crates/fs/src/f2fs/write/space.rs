@@ -16,12 +16,12 @@ use super::super::layout::checkpoint::{Cursor, Flags};
 use super::super::layout::summary::{Owner, Summary};
 use super::super::layout::{Addr, Geometry, Log, SEGMENT_BLOCKS, SegNo};
 use super::options::PlantedBug;
-use super::segments::{Kept, ones};
+use super::segments::{Kept, Map, ones};
 use super::state::{OpenLog, State};
 use super::stop::{Step, Stop};
 use crate::port::Block;
 use crate::vfs::Errno;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How a victim is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -312,7 +312,9 @@ impl State {
         let (nodes, entries) = self.unwritten();
         let blocks = self.section_blocks();
         // Usually the numbers of free sections and dirty blocks decide.
-        if free.saturating_sub(self.space.reserved_sections + 2) > (nodes + entries) >> 9 {
+        if free.saturating_sub(self.space.reserved_sections + 2)
+            > (nodes + entries) / self.geometry.log_blocks
+        {
             return false;
         }
         let (node_rest, entry_rest) = (nodes % blocks, entries % blocks);
@@ -441,17 +443,13 @@ impl State {
     /// [`Self::forget`] says so.
     pub(super) fn freed_sections(&self, kept: &[Kept]) -> Vec<u32> {
         let per_section = self.geometry.segments_per_section;
-        let needed: BTreeSet<SegNo> = {
-            let is_needed = |Kept { segment, map, before }: &&Kept| {
-                let now = &self.space.kept[segment.0 as usize];
-                now.iter().zip(map.iter().zip(before)).any(|(now, (map, before))| map | (now & !before) != 0)
-            };
-            kept.iter().filter(is_needed).map(|kept| kept.segment).collect()
-        };
-        let touched: BTreeSet<SegNo> = kept.iter().map(|kept| kept.segment).collect();
-        let is_forgotten = |segment: SegNo| match touched.contains(&segment) {
-            true => !needed.contains(&segment),
-            false => self.space.kept[segment.0 as usize].iter().all(|byte| *byte == 0),
+        let after: BTreeMap<SegNo, Map> = kept
+            .iter()
+            .map(|kept| (kept.segment, kept.after(&self.space.kept[kept.segment.0 as usize])))
+            .collect();
+        let is_forgotten = |segment: SegNo| {
+            let left = after.get(&segment).unwrap_or(&self.space.kept[segment.0 as usize]);
+            left.iter().all(|byte| *byte == 0)
         };
         let segments = |section: u32| (section * per_section..(section + 1) * per_section).map(SegNo);
         self.emptied_sections().filter(|section| segments(*section).all(is_forgotten)).collect()
@@ -487,12 +485,9 @@ impl State {
 
     /// The checkpoint is complete: blocks to which only older ones referred are free.
     pub(super) fn forget(&mut self, kept: Vec<Kept>, discarded: &Discarded) {
-        for Kept { segment, map, before } in kept {
-            let now = &mut self.space.kept[segment.0 as usize];
-            for (now, (map, before)) in now.iter_mut().zip(map.iter().zip(before)) {
-                // Blocks that were allocated since the checkpoint was prepared stay.
-                *now = map | (*now & !before);
-            }
+        for kept in kept {
+            let now = &mut self.space.kept[kept.segment.0 as usize];
+            *now = kept.after(now);
         }
         for &(start, blocks) in &discarded.ranges {
             for block in start.0..start.0 + u64::from(blocks) {

@@ -28,11 +28,11 @@ pub(super) use stored::{Stored, Tables};
 #[derive(Debug)]
 pub(super) struct Area {
     geometry: Geometry,
-    kept: Kept,
+    way: Way,
 }
 
 #[derive(Debug)]
-enum Kept {
+enum Way {
     Fixed(Fixed),
     Appended(Box<Appended>),
 }
@@ -40,50 +40,50 @@ enum Kept {
 impl Area {
     /// Returns the area of a volume that was just mounted.
     pub(super) fn of(volume: &Volume) -> Self {
-        let kept = match volume.node_map() {
-            None => Kept::Fixed(Fixed::of(volume)),
-            Some(map) => Kept::Appended(Box::new(Appended::of(map))),
+        let way = match volume.node_map() {
+            None => Way::Fixed(Fixed::of(volume)),
+            Some(map) => Way::Appended(Box::new(Appended::of(map))),
         };
-        Self { geometry: *volume.geometry(), kept }
+        Self { geometry: *volume.geometry(), way }
     }
 
     /// Notes that the entry of a node changed.
     pub(super) fn note_node(&mut self, nid: Nid) {
-        match &mut self.kept {
-            Kept::Fixed(fixed) => fixed.note_node(nid),
-            Kept::Appended(appended) => appended.note_node(nid),
+        match &mut self.way {
+            Way::Fixed(fixed) => fixed.note_node(nid),
+            Way::Appended(appended) => appended.note_node(nid),
         }
     }
 
     /// Notes that the entry of a segment changed.
     pub(super) fn note_segment(&mut self, segment: SegNo) {
-        match &mut self.kept {
-            Kept::Fixed(fixed) => fixed.note_segment(segment),
-            Kept::Appended(appended) => appended.note_segment(segment),
+        match &mut self.way {
+            Way::Fixed(fixed) => fixed.note_segment(segment),
+            Way::Appended(appended) => appended.note_segment(segment),
         }
     }
 
     /// Writes tables and checkpoint except for its last block, and enters the places of the tables into the checkpoint.
     pub(super) fn store(&mut self, tables: &Tables<'_>, checkpoint: &mut Checkpoint, out: Out<'_>) -> Stored {
-        match &mut self.kept {
-            Kept::Fixed(fixed) => fixed.store(tables, checkpoint, out),
-            Kept::Appended(appended) => appended.store(tables, checkpoint, out),
+        match &mut self.way {
+            Way::Fixed(fixed) => fixed.store(tables, checkpoint, out),
+            Way::Appended(appended) => appended.store(tables, checkpoint, out),
         }
     }
 
     /// The checkpoint is complete, and so are the discards of [`Self::dead_segments`].
     pub(super) fn turn(&mut self) {
-        match &mut self.kept {
-            Kept::Fixed(fixed) => fixed.turn(),
-            Kept::Appended(appended) => appended.turn(),
+        match &mut self.way {
+            Way::Fixed(fixed) => fixed.turn(),
+            Way::Appended(appended) => appended.turn(),
         }
     }
 
     /// Segments of the disk to which the checkpoint that was just stored does not refer any more.
     pub(super) fn dead_segments(&self) -> Vec<SegmentId> {
-        match &self.kept {
-            Kept::Fixed(_) => Vec::new(),
-            Kept::Appended(appended) => appended.dead_segments(),
+        match &self.way {
+            Way::Fixed(_) => Vec::new(),
+            Way::Appended(appended) => appended.dead_segments(),
         }
     }
 
@@ -94,34 +94,34 @@ impl Area {
 
     /// Most inodes without names that a checkpoint can list.
     pub(super) fn nameless_max(&self) -> usize {
-        match &self.kept {
-            Kept::Fixed(fixed) => fixed.nameless_max(),
-            Kept::Appended(appended) => appended.nameless_max(),
+        match &self.way {
+            Way::Fixed(fixed) => fixed.nameless_max(),
+            Way::Appended(appended) => appended.nameless_max(),
         }
     }
 
     /// Blocks that the map of append segments takes before a checkpoint has to clean it.
     pub(super) fn map_blocks_left(&self) -> Option<u64> {
-        match &self.kept {
-            Kept::Fixed(_) => None,
-            Kept::Appended(appended) => Some(appended.blocks_left()),
+        match &self.way {
+            Way::Fixed(_) => None,
+            Way::Appended(appended) => Some(appended.blocks_left()),
         }
     }
 
     /// Counters of a map of append segments.
     pub(super) fn map_metrics(&self) -> Option<AlfsMetrics> {
-        match &self.kept {
-            Kept::Fixed(_) => None,
-            Kept::Appended(appended) => Some(appended.metrics),
+        match &self.way {
+            Way::Fixed(_) => None,
+            Way::Appended(appended) => Some(appended.metrics),
         }
     }
 
     /// Sets the number of blocks of a pack that continue the bitmaps of its head.
     #[cfg(test)]
     pub(super) fn set_payload(&mut self, payload: u32) {
-        match &mut self.kept {
-            Kept::Fixed(fixed) => fixed.payload = payload,
-            Kept::Appended(_) => unreachable!("such packs have none"),
+        match &mut self.way {
+            Way::Fixed(fixed) => fixed.payload = payload,
+            Way::Appended(_) => unreachable!("such packs have none"),
         }
     }
 }
