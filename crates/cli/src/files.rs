@@ -9,9 +9,9 @@ use crate::output::{check, print_or_write, stopped, width};
 use crate::pool::Pool;
 use crate::run::stem;
 use crate::values::whole;
-use crate::values::{cache, journal_blocks, kind, time};
+use crate::values::{cache, journal_blocks, kind, percent, time, volume_size};
 use clap::{Args, ValueEnum};
-use flashweir_core::Duration;
+use flashweir_core::{Bytes, Duration};
 use flashweir_db::DataIo;
 use flashweir_device::DeviceConfig;
 use flashweir_device::config::{PersistPolicy, RangeFlushSupport};
@@ -24,7 +24,9 @@ use flashweir_fs::{Kind, Mode};
 use flashweir_host::HostConfig;
 use flashweir_lab::files::{self, FilesResult, Setup, Work};
 use flashweir_lab::results::call_table;
+use flashweir_sim::measure::Percentile;
 use flashweir_sim::stack::FlushMode;
+use flashweir_sim::volume::MakeOptions;
 use flashweir_workload::filebench::{PERSONALITIES, parse_model, personality};
 use flashweir_workload::fio::parse_job_file_on_files;
 use flashweir_workload::oltp::linkbench::LinkBenchOptions;
@@ -49,7 +51,7 @@ use std::sync::atomic::AtomicBool;
 
 Each device gets an F2FS volume, or one of ext4 behind a block layer as Linux's, on which each workload makes its files; then all workloads run at once, each with its \
 own results. A workload is a personality of filebench (fileserver, varmail, webserver, oltp), a file of its language \
-(NAME.f), a mix of transactions on a database (tpcc, linkbench, and sysbench's oltp-insert, oltp-read-only, oltp-read-write and oltp-write-only), or a fio job file whose jobs use files; variables of a \
+(NAME.f), a mix of transactions on a database (tpcc, linkbench, and sysbench's oltp-insert, oltp-non-transactional, oltp-read-only, oltp-read-write and oltp-write-only), or a fio job file whose jobs use files; variables of a \
 filebench model and options of a mix are set behind its name.
 
 --flush says what becomes of a sync: a FLUSH of the whole buffer, a range flush of what belongs to the file, or nothing, \
@@ -91,6 +93,18 @@ pub(crate) struct FilesArgs {
     /// ext4: size of the journal, as in 512MiB [default: by the size of the volume, 4MiB to 1GiB]
     #[arg(long, value_name = "SIZE", value_parser = journal_blocks)]
     journal_size: Option<u32>,
+    /// F2FS: segments of 2 MiB in a section, the unit of cleaning
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1, 1024))]
+    segments_per_section: Option<u32>,
+    /// F2FS and ALFS: part of the main area that is not available to users, in per cent, as in 5 [default: the part that leaves them most]
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    overprovision: Option<u32>,
+    /// First write and delete a file that fills 95 % of the volume, so that no block of the flash is fresh
+    #[arg(long)]
+    aged: bool,
+    /// Size of a file that is made first and stays, so that the volume is fuller
+    #[arg(long, value_name = "SIZE", value_parser = volume_size)]
+    ballast: Option<Bytes>,
     /// Open the files of filebench and of databases with O_DIRECT; fio has `direct` in its job files
     #[arg(long)]
     direct: bool,
@@ -354,6 +368,10 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
     }
     let mode = args.options.mode(args.format, args.order_only, &args.flush)?;
     needs(args.journal_size.is_some(), "--journal-size", Kind::Ext4, args.format)?;
+    needs(args.segments_per_section.is_some(), "--segments-per-section", Kind::F2fs, args.format)?;
+    if args.overprovision.is_some() && args.format == Kind::Ext4 {
+        return Err(Failure::Usage("--overprovision needs --format f2fs or alfs, and it is ext4".into()));
+    }
     // Results of F2FS that are older than its modes do not change.
     let has_block_layer = args.format == Kind::Ext4 || args.options.commit.is_some();
     let block_layer = has_block_layer.then(HostConfig::default);
@@ -378,7 +396,13 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
                 ramp: args.ramp,
                 runtime: args.runtime,
                 is_direct: args.direct,
-                journal_blocks: args.journal_size,
+                volume: MakeOptions {
+                    journal_blocks: args.journal_size,
+                    segments_per_section: args.segments_per_section,
+                    overprovision: args.overprovision,
+                },
+                is_aged: args.aged,
+                ballast_bytes: args.ballast.map_or(0, |size| size.0),
             });
         }
     }
@@ -542,6 +566,10 @@ fn lines(result: &FilesResult) -> String {
             count("syncs of data files", "db.data_syncs"),
         ]);
     }
+    let writes = &result.disk_writes;
+    let ms = |at| writes.percentile_ns(at).map_or("-".into(), |ns| format!("{:.2} ms", ns as f64 / 1e6));
+    let latencies = [Percentile::P50, Percentile::P99_9, Percentile::from_ppm(1_000_000)].map(ms);
+    rows.push(["writes of the disk: median, 99.9 %, longest".to_owned(), latencies.join(", ")]);
     rows.push(["CPUs of the host at work, mean".to_owned(), cpus]);
     text.push('\n');
     text.push_str(&table(&rows, 1));

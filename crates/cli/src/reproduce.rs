@@ -8,7 +8,7 @@ use crate::output::{check, print, stopped, write};
 use crate::pool::Pool;
 use crate::report;
 use flashweir_lab::report::{Curve, CurvePanel, Curves, Report, TextTable};
-use flashweir_lab::reproduce::{self, Claim, Paper, Row, SHARES, Scale, Study, Verdict};
+use flashweir_lab::reproduce::{self, Claim, Over, Paper, Row, SHARES, Scale, Study, Take, Verdict};
 use flashweir_workload::spelling::nearest;
 use serde::Serialize;
 use std::sync::atomic::AtomicBool;
@@ -19,6 +19,10 @@ struct Judged<'a> {
     #[serde(flatten)]
     claim: &'a Claim,
     ours: Option<f64>,
+    /// Smallest and largest value over the seeds.
+    spread: Option<(f64, f64)>,
+    /// Where it is, if it is the largest or smallest of several.
+    place: Option<String>,
     verdict: Verdict,
 }
 
@@ -66,7 +70,7 @@ pub(crate) fn command(args: &ReproduceArgs, cancel: &AtomicBool) -> Outcome {
     let through = measured.len();
     // What was not run has nothing to be judged.
     paper.claim.retain(|claim| measured.iter().any(|measured| measured.study == claim.study));
-    let judged: Vec<Judged<'_>> = paper.claim.iter().map(|claim| judge(claim, &measured)).collect();
+    let judged: Vec<Judged<'_>> = paper.claim.iter().map(|claim| judge(claim, &measured, &studies)).collect();
     let text = match args.shape.output {
         Shape::Table => lines(&paper, scale, &studies, &measured, &judged),
         Shape::Json => {
@@ -99,10 +103,26 @@ fn chosen(studies: &[Study], names: &[String]) -> Outcome<Vec<Study>> {
     Ok(studies.iter().filter(is_wanted).copied().collect())
 }
 
-fn judge<'a>(claim: &'a Claim, measured: &[Measured]) -> Judged<'a> {
+fn judge<'a>(claim: &'a Claim, measured: &[Measured], studies: &[Study]) -> Judged<'a> {
     let rows = measured.iter().find(|measured| measured.study == claim.study).map(|measured| &measured.rows);
-    let ours = rows.and_then(|rows| claim.value(rows));
-    Judged { claim, ours, verdict: claim.verdict(ours) }
+    let study = studies.iter().find(|study| study.name == claim.study);
+    let value = rows.and_then(|rows| claim.value(rows));
+    let place = value.as_ref().and_then(|value| value.place.as_ref()).map(|(x, over)| {
+        let point = study.map_or_else(|| x.to_string(), |study| study.point(*x));
+        over.iter().fold(point, |point, over| format!("{point}, {over}"))
+    });
+    let ours = value.as_ref().map(|value| value.value);
+    Judged { claim, ours, spread: value.map(|value| value.spread), place, verdict: claim.verdict(ours) }
+}
+
+/// A claim's value here, with the spread over the seeds and its place.
+fn ours(judged: &Judged<'_>) -> String {
+    let Some(value) = judged.ours else { return "-".into() };
+    let spread = judged.spread.filter(|(least, most)| least < most);
+    let spread =
+        spread.map_or(String::new(), |(least, most)| format!(" [{} to {}]", number(least), number(most)));
+    let place = judged.place.as_ref().map_or(String::new(), |place| format!(" ({place})"));
+    format!("{}{spread}{place}", number(value))
 }
 
 /// All runs of a study; `None` if the user stopped it.
@@ -123,12 +143,36 @@ fn number(value: f64) -> String {
     }
 }
 
+/// A value of a study's parameter, for people.
+fn point(study: &Study, x: f64) -> String {
+    match study.names {
+        [] => number(x).trim_end_matches(".00").to_owned(),
+        _ => study.point(x),
+    }
+}
+
 /// The compared quantity, in words.
 fn quantity(claim: &Claim, study: Option<&Study>) -> String {
-    let over = claim.over.as_ref().map_or(String::new(), |over| format!(" / {over}"));
+    let over = claim.over.as_ref().map_or(String::new(), |over| format!(" / {}", over.names().join(", ")));
     let parameter = study.map_or("", |study| study.parameter);
-    let at = claim.at.map_or("in the mean over".into(), |at| format!("at {at}"));
-    format!("{} {}{over} {at} {parameter}", claim.metric, claim.of)
+    let is_named = study.is_some_and(|study| !study.names.is_empty());
+    let point = |x: f64| study.map_or_else(|| x.to_string(), |study| study.point(x));
+    let take = match claim.take {
+        Take::Mean => "in the mean",
+        Take::Most => "most",
+        Take::Least => "least",
+    };
+    let at = match (claim.at, claim.over_at) {
+        (None, _) => format!("{take} over {parameter}"),
+        (Some(at), Some(over_at)) => format!("at {} over that at {}", point(at), point(over_at)),
+        (Some(at), None) if is_named => format!("at {}", point(at)),
+        (Some(at), None) => format!("at {at} {parameter}"),
+    };
+    let take = match claim.over {
+        Some(Over::Each(_)) if claim.at.is_some() => format!(", {take}"),
+        _ => String::new(),
+    };
+    format!("{} {}{over} {at}{take}", claim.metric, claim.of)
 }
 
 fn lines(
@@ -145,7 +189,7 @@ fn lines(
         let head = [study.parameter, ""].into_iter().chain(metrics()).map(str::to_owned);
         let mut rows: Vec<Vec<String>> = vec![head.collect()];
         for row in &study.rows {
-            let mut cells = vec![number(row.x).trim_end_matches(".00").to_owned(), row.variant.to_owned()];
+            let mut cells = vec![point(known, row.x), row.variant.to_owned()];
             cells.extend(
                 metrics().map(|name| row.metrics.get(name).map_or(String::new(), |value| number(*value))),
             );
@@ -155,14 +199,15 @@ fn lines(
     }
     let mut rows =
         vec![["claim", "figure", "quantity", "paper", "ours", "band", "verdict"].map(str::to_owned)];
-    for Judged { claim, ours, verdict } in judged {
+    for one in judged {
+        let Judged { claim, verdict, .. } = one;
         let study = studies.iter().find(|study| study.name == claim.study);
         rows.push([
             claim.id.clone(),
             claim.figure.clone(),
             quantity(claim, study),
             claim.paper.clone(),
-            ours.map_or("-".into(), number),
+            ours(one),
             claim.band(),
             verdict.to_string(),
         ]);
@@ -215,14 +260,15 @@ fn page(
         columns: vec!["claim", "figure", "", "quantity", "paper", "ours", "band", "verdict"],
         rows: judged
             .iter()
-            .map(|Judged { claim, ours, verdict }| {
+            .map(|one| {
+                let Judged { claim, verdict, .. } = one;
                 vec![
                     claim.id.clone(),
                     claim.figure.clone(),
                     claim.text.clone(),
                     quantity(claim, studies.iter().find(|study| study.name == claim.study)),
                     claim.paper.clone(),
-                    ours.map_or("-".into(), number),
+                    ours(one),
                     claim.band(),
                     verdict.to_string(),
                 ]

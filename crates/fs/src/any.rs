@@ -40,6 +40,11 @@ pub trait Mounted: Fs {
     fn journal_blocks_left(&self) -> Option<u64> {
         None
     }
+
+    /// Bytes in memory of a map of places that only append segments need: the table of TIMB places, and all the rest; `None` if it has none.
+    fn map_memory_bytes(&self) -> Option<[u64; 2]> {
+        None
+    }
 }
 
 /// See the module. A clone is the same file system.
@@ -168,4 +173,5 @@ calls! {
     mounted fn metrics() -> Vec<Metric>;
     mounted fn audit() -> std::result::Result<(), String>;
     mounted fn journal_blocks_left() -> Option<u64>;
+    mounted fn map_memory_bytes() -> Option<[u64; 2]>;
 }

@@ -16,12 +16,14 @@ use flashweir_device::config::DeviceConfig;
 use flashweir_device::{Device, DeviceMetrics, DeviceOptions, NandMetrics};
 use flashweir_fs::ext4::Ext4Options;
 use flashweir_fs::order::CommitMode;
-use flashweir_fs::vfs::{ConfigError, Creds, Errno, MountOptions, Process, Vfs, VfsMetrics};
+use flashweir_fs::vfs::{
+    ConfigError, Creds, Errno, MountOptions, OpenFlags, PAGE_BYTES, Process, Source, Vfs, VfsMetrics,
+};
 use flashweir_fs::{AnyFs, Kind, Mode, Mounted as _};
 use flashweir_host::HostConfig;
-use flashweir_sim::measure::{DeviceTotals, TraceHash, WorkloadResult};
+use flashweir_sim::measure::{DeviceTotals, Distribution, TraceHash, WorkloadResult};
 use flashweir_sim::stack::{FlushMode, Port, Slot, Stack};
-use flashweir_sim::volume::{VolumeError, make};
+use flashweir_sim::volume::{MakeOptions, VolumeError, make};
 use flashweir_workload::filebench::{self, Filebench, Model, RunError};
 use flashweir_workload::fio::FileJob;
 use flashweir_workload::fio::on_files::{self, FileJobError};
@@ -61,8 +63,12 @@ pub struct Setup {
     pub runtime: Option<Duration>,
     /// Whether filebench opens all files with direct I/O, past the page cache.
     pub is_direct: bool,
-    /// Blocks of ext4's journal, if not as many as mke2fs would give it.
-    pub journal_blocks: Option<u32>,
+    /// How the volume is made.
+    pub volume: MakeOptions,
+    /// Whether a file that fills most of the volume is written and deleted first, so that the flash has no block that was never programmed.
+    pub is_aged: bool,
+    /// Bytes of a file that is made before those of the workloads, and that nobody touches.
+    pub ballast_bytes: u64,
 }
 
 /// A workload on files.
@@ -111,6 +117,9 @@ pub struct FilesResult {
     pub totals: DeviceTotals,
     /// Counters of device, vfs, file system and databases in the measured time, by name.
     pub metrics: BTreeMap<String, u64>,
+    /// Latencies of the writes that the disk answered in the measured time; a block layer belongs to the disk.
+    #[serde(default)]
+    pub disk_writes: Distribution,
     /// Hash of all that the device did.
     pub trace_hash: TraceHash,
 }
@@ -152,6 +161,10 @@ pub enum FilesError {
         /// The fault.
         error: postmark::RunError,
     },
+    /// The file that ages the volume cannot be written and deleted.
+    Aging(Errno),
+    /// The ballast cannot be written.
+    Ballast(Errno),
     /// The files cannot be made durable.
     Sync(Errno),
     /// All tasks wait for something that never happens: a bug of ours.
@@ -167,6 +180,8 @@ impl fmt::Display for FilesError {
             Self::Filebench { name, error } => write!(f, "{name}: {error}"),
             Self::Oltp { name, error } => write!(f, "{name}: {error}"),
             Self::Postmark { name, error } => write!(f, "{name}: {error}"),
+            Self::Aging(errno) => write!(f, "the volume cannot be aged: {errno}"),
+            Self::Ballast(errno) => write!(f, "the ballast cannot be written: {errno}"),
             Self::Sync(errno) => write!(f, "the files cannot be made durable: {errno}"),
             Self::Stuck => f.write_str("the workloads wait for something that never comes"),
         }
@@ -180,6 +195,12 @@ impl From<VolumeError> for FilesError {
         Self::Volume(error)
     }
 }
+
+/// Part of the free space, in per cent, that aging fills.
+const AGED_PERCENT: u64 = 95;
+
+/// Bytes of a file to be filled that are written at once.
+const FILLED_AT_ONCE: u64 = 1 << 20;
 
 /// Turns of the stack between two reports of progress.
 const MOMENTS: u32 = 1 << 14;
@@ -211,6 +232,12 @@ pub fn run(
     let start = stack.now();
     let begin = start + setup.ramp;
     let end = setup.runtime.map(|runtime| begin + runtime);
+    let (port, handle) = (stack.port(), stack.handle());
+    let begins = async move {
+        handle.sleep_until(begin).await;
+        port.measure_writes();
+    };
+    stack.spawn(begins);
     let counted = |at| Counters::at(at, stack.port(), vfs.clone(), dbs.clone(), stack.handle());
     let (earlier, later) = (counted(begin), end.map(counted));
     let (earlier, later) = (stack.spawn_for(earlier), later.map(|later| stack.spawn_for(later)));
@@ -247,6 +274,7 @@ pub fn run(
         workloads,
         totals: DeviceTotals::of(&device, setup.device.geometry.unit_bytes.0),
         metrics,
+        disk_writes: later.disk_writes,
         trace_hash: TraceHash(stack.trace_hash()),
     }))
 }
@@ -276,6 +304,8 @@ pub struct Counters {
     fs: (&'static str, Vec<Metric>),
     /// Counters of the databases together, if there are some.
     dbs: Vec<Metric>,
+    /// Latencies of the writes that were measured until then.
+    disk_writes: Distribution,
 }
 
 impl Counters {
@@ -300,7 +330,8 @@ impl Counters {
     pub fn now(port: &Port, vfs: &Vfs<AnyFs>, at: Instant) -> Self {
         let (device, nand) = port.with_device(|device| (*device.metrics(), *device.nand_metrics()));
         let fs = (vfs.fs().name(), vfs.fs().metrics());
-        Self { at, device, nand, vfs: vfs.metrics(), fs, dbs: Vec::new() }
+        let disk_writes = port.write_latencies();
+        Self { at, device, nand, vfs: vfs.metrics(), fs, dbs: Vec::new(), disk_writes }
     }
 
     /// Differences from `earlier`, by name.
@@ -332,9 +363,15 @@ enum Ready {
 
 /// Makes and mounts the volume, and creates the files of all workloads.
 async fn prepare(setup: Setup, port: Port, handle: Handle) -> Result<(Vfs<AnyFs>, Vec<Ready>), FilesError> {
-    let fs = make(port, setup.flush, &setup.mode, setup.journal_blocks).await?;
+    let fs = make(port, setup.flush, &setup.mode, setup.volume).await?;
     let vfs = Vfs::mount(fs, handle.clone(), setup.mount).map_err(FilesError::Mount)?;
     let process = vfs.process(Creds::ROOT);
+    if setup.is_aged {
+        age(&process).await.map_err(FilesError::Aging)?;
+    }
+    if setup.ballast_bytes > 0 {
+        fill(&process, "/ballast", setup.ballast_bytes).await.map_err(FilesError::Ballast)?;
+    }
     let oltp_run = |name: &str, run: RunOptions| RunOptions {
         name: name.to_owned(),
         seed: setup.seed,
@@ -409,6 +446,28 @@ async fn prepare(setup: Setup, port: Port, handle: Handle) -> Result<(Vfs<AnyFs>
     }
     vfs.sync_all().await.map_err(FilesError::Sync)?;
     Ok((vfs, ready))
+}
+
+/// Writes a file that fills [`AGED_PERCENT`] of the free space, and deletes it. What was deleted is discarded when this returns.
+async fn age(process: &Process<AnyFs>) -> Result<(), Errno> {
+    const PATH: &str = "/aging";
+    let pages = process.vfs().statfs().await?.pages_available * AGED_PERCENT / 100;
+    fill(process, PATH, pages * PAGE_BYTES as u64).await?;
+    process.unlink(PATH).await?;
+    // What the first one deletes is discarded by the second one at the latest.
+    process.vfs().sync_all().await?;
+    process.vfs().sync_all().await
+}
+
+/// Makes a file of so many bytes durable.
+async fn fill(process: &Process<AnyFs>, path: &str, bytes: u64) -> Result<(), Errno> {
+    let file = process.open(path, OpenFlags::WRITE.create(), 0o600).await?;
+    let mut at = 0;
+    while at < bytes {
+        at += file.pwrite(at, Source::pattern(at + 1, FILLED_AT_ONCE.min(bytes - at))).await?;
+    }
+    file.close().await?;
+    process.vfs().sync_all().await
 }
 
 /// Creates a directory for a database.
@@ -493,7 +552,9 @@ mod tests {
             ramp: Duration::from_millis(100),
             runtime: Some(Duration::from_millis(300)),
             is_direct: false,
-            journal_blocks: None,
+            volume: MakeOptions::default(),
+            is_aged: false,
+            ballast_bytes: 0,
         }
     }
 

@@ -11,6 +11,7 @@
 //! later requests to a port are refused.
 
 use crate::engine::{self, Engine, Host, Nothing, Tear, block_layer};
+use crate::measure::{Distribution, LatencyRecorder};
 use flashweir_core::command::{APPEND_NAMESPACE, Contents, RangeFlush, SegmentId, SharePair};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{
@@ -64,6 +65,8 @@ struct Pending {
     progress: Progress,
     /// Range of a read; `None` for other requests.
     range: Option<(Block, u32)>,
+    /// Time at which it was submitted, if it is a write.
+    written: Option<Instant>,
 }
 
 /// Requests that are not answered yet.
@@ -74,6 +77,8 @@ struct Requests {
     unit_bytes: usize,
     /// Blocks of a segment of a device that consists of append segments, else 0.
     segment_blocks: u32,
+    /// Latencies of writes from an instant on, once they are measured.
+    writes: Option<(Instant, LatencyRecorder)>,
 }
 
 impl Requests {
@@ -101,9 +106,14 @@ impl Host for Requests {
         self.progress(token).transferred();
     }
 
-    fn completed(&mut self, _: Instant, token: u64, _: Instant, result: engine::Answer) {
+    fn completed(&mut self, now: Instant, token: u64, _: Instant, result: engine::Answer) {
         let pending = self.pending[token as usize].take().expect("a request finishes once");
         self.free.push(token as u32);
+        if let (Some(written), Some((from, writes))) = (pending.written, &mut self.writes)
+            && written >= *from
+        {
+            writes.record(now.since(written));
+        }
         match &result {
             Ok(Done::Appended { offset }) => pending.progress.at_offset(offset / LBAS as u32),
             Ok(Done::Segment(report)) => pending.progress.at_offset(report.write_pointer / LBAS as u32),
@@ -157,12 +167,13 @@ impl fmt::Debug for Port {
 impl Shared {
     fn submit(&mut self, request: Request, submitter: u16) -> Ticket {
         let range = read_range(&request);
+        let is_write = matches!(request, Request::Write(_));
         let command = match self.requests.segment_blocks {
             0 => Ok(command(request, self.mode, self.has_whole_units())),
             segment_blocks => segment_command(request, self.mode, self.has_whole_units(), segment_blocks),
         };
         match command {
-            Ok(Some(command)) => self.submit_command(command, range, submitter),
+            Ok(Some(command)) => self.submit_command(command, range, is_write, submitter),
             Ok(None) => Ticket::done(Ok(Box::default())),
             Err(error) => Ticket::done(Err(error.into())),
         }
@@ -173,7 +184,13 @@ impl Shared {
         self.requests.unit_bytes == BLOCK_BYTES
     }
 
-    fn submit_command(&mut self, command: Command, range: Option<(Block, u32)>, submitter: u16) -> Ticket {
+    fn submit_command(
+        &mut self,
+        command: Command,
+        range: Option<(Block, u32)>,
+        is_write: bool,
+        submitter: u16,
+    ) -> Ticket {
         let Some(engine) = &mut self.engine else {
             return Ticket::done(Err(PortError::Device(DeviceError::NotSupported("anything without power"))));
         };
@@ -182,7 +199,8 @@ impl Shared {
             progress.dispatched();
             engine.advance(self.now, &mut self.news);
         }
-        let place = self.requests.place(Pending { progress, range });
+        let written = is_write.then_some(self.now);
+        let place = self.requests.place(Pending { progress, range, written });
         let command = Command { id: CommandId(place.into()), ..command };
         engine.submit(self.now, self.now, command, submitter, &mut self.news);
         ticket
@@ -345,7 +363,7 @@ impl AppendPort for Port {
     fn append(&self, segment: SegmentId, payloads: Contents) -> Ticket {
         let mut shared = self.shared.borrow_mut();
         let command = append(segment, payloads, shared.has_whole_units());
-        shared.submit_command(command, None, self.submitter)
+        shared.submit_command(command, None, true, self.submitter)
     }
 }
 
@@ -378,6 +396,22 @@ impl BlockPort for Port {
 }
 
 impl Port {
+    /// Measures, from now on, how long the disk takes to answer writes; a block layer belongs to it.
+    pub fn measure_writes(&self) {
+        let mut shared = self.shared.borrow_mut();
+        shared.requests.writes = Some((shared.now, LatencyRecorder::new()));
+    }
+
+    /// Latencies of the writes that began after [`Self::measure_writes`] and have been answered.
+    pub fn write_latencies(&self) -> Distribution {
+        let shared = self.shared.borrow();
+        shared
+            .requests
+            .writes
+            .as_ref()
+            .map_or_else(Distribution::default, |(_, writes)| writes.distribution())
+    }
+
     /// Passes the device to `look`. Panics after a power cut.
     pub fn with_device<T>(&self, look: impl FnOnce(&Device) -> T) -> T {
         look(self.shared.borrow().engine.as_ref().expect("the power is on").device())
@@ -448,7 +482,7 @@ impl Stack {
             now: Instant::ZERO,
             engine: Some(Engine::new(device, layers)),
             mode,
-            requests: Requests { pending, free, tickets, unit_bytes, segment_blocks },
+            requests: Requests { pending, free, tickets, unit_bytes, segment_blocks, writes: None },
             news: News::default(),
             host,
         };
@@ -767,11 +801,12 @@ mod tests {
         let layer = || BlockLayer::new(deadline(), LBAS);
         let mut layers = Chain::new().above(layer()).above(layer());
         let (pending, free, tickets) = (Vec::new(), Vec::new(), Tickets::default());
-        let mut requests = Requests { pending, free, tickets, unit_bytes: BLOCK_BYTES, segment_blocks: 0 };
+        let mut requests =
+            Requests { pending, free, tickets, unit_bytes: BLOCK_BYTES, segment_blocks: 0, writes: None };
         let (mut said, mut waiting) = (Vec::new(), Vec::new());
         for blocks in [2usize, 1, 3] {
             let (progress, ticket) = requests.tickets.ticket();
-            let place = requests.place(Pending { progress, range: None });
+            let place = requests.place(Pending { progress, range: None, written: None });
             let payloads = Contents::from(vec![Payload::Tag(1); blocks]);
             let command = Command { id: CommandId(place.into()), ..append(SegmentId(0), payloads, true) };
             layers.handle(Instant::ZERO, Input::Submit { command, submitter: 0 }, &mut said);

@@ -43,7 +43,19 @@ pub async fn mount_on(disk: Rc<dyn BlockPort>, flush: FlushMode, mode: &Mode) ->
     mounted.map_err(|error| VolumeError { format: mode.kind.title(), error })
 }
 
-/// Makes a volume on an empty device and mounts it. `journal_blocks` is the size of ext4's journal; without it mke2fs's rule decides.
+/// What a new volume has that is not chosen by its size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MakeOptions {
+    /// Blocks of ext4's journal; without it mke2fs's rule decides.
+    pub journal_blocks: Option<u32>,
+    /// Segments of 2 MiB in a section of F2FS, if not 1.
+    pub segments_per_section: Option<u32>,
+    /// Part of the main area of F2FS and of ALFS that is not available to users, in hundredths of a per cent; without it the part that
+    /// leaves them most.
+    pub overprovision: Option<u32>,
+}
+
+/// Makes a volume on an empty device and mounts it.
 ///
 /// # Errors
 /// The error of the file system.
@@ -51,11 +63,13 @@ pub async fn make(
     port: Port,
     flush: FlushMode,
     mode: &Mode,
-    journal_blocks: Option<u32>,
+    options: MakeOptions,
 ) -> Result<AnyFs, VolumeError> {
     let mut new = NewVolume::new(port.capacity_blocks());
     new.ext4.before = Before::Zeros;
-    new.ext4.journal_blocks = journal_blocks;
+    new.ext4.journal_blocks = options.journal_blocks;
+    new.f2fs.segments_per_section = options.segments_per_section.unwrap_or(new.f2fs.segments_per_section);
+    (new.f2fs.overprovision, new.alfs.overprovision) = (options.overprovision, options.overprovision);
     let made = mode.kind.mkfs(&port, &new).await;
     made.map_err(|error| VolumeError { format: mode.kind.title(), error })?;
     mount_on(Rc::new(port), flush, mode).await

@@ -19,7 +19,7 @@ use flashweir_host::HostConfig;
 use flashweir_lab::files::{Counters, FilesError};
 use flashweir_sim::measure::{DeviceTotals, TraceHash, WorkloadResult};
 use flashweir_sim::stack::{FlushMode, Port, Stack};
-use flashweir_sim::volume::make;
+use flashweir_sim::volume::{MakeOptions, make};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -208,7 +208,9 @@ struct Done {
 }
 
 async fn task(setup: Setup, port: Port, handle: Handle) -> Result<Done, RunError> {
-    let fs = make(port.clone(), setup.flush, &setup.mode, None).await.map_err(FilesError::Volume)?;
+    let fs = make(port.clone(), setup.flush, &setup.mode, MakeOptions::default())
+        .await
+        .map_err(FilesError::Volume)?;
     let epoch_seconds = setup.mount.epoch_seconds;
     let vfs = Vfs::mount(fs, handle.clone(), setup.mount).map_err(FilesError::Mount)?;
     let (plan, options, seed) = (setup.plan, setup.workload, setup.seed);

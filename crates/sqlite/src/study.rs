@@ -25,6 +25,7 @@ const ON_UFS: Study = Study {
               phone with its other I/O. SQLite's own CPU time is left out: only its calls cost some (those of `phone`, on barrier-850 of \
               `server`). With EXT4-OD the order is a lie",
     parameter: "journal (1 delete, 2 truncate, 3 persist, 4 WAL)",
+    names: &[],
     metrics: &[
         ("transactions", "transactions/s"),
         ("transaction_mean_us", "mean of a transaction, µs"),

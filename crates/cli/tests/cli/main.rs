@@ -217,7 +217,7 @@ const BAD: [(&str, &str); 243] = [
     ("sqlite --device rflush --journal batch-atomic --checkpoint share", "--checkpoint cannot be `share` on rflush: ftl.share.pages is 0: expected --set ftl.share.pages=65536, or --checkpoint write"),
     ("files varmail --device barrier-850 --format ext4 --order-only", "--order-only needs --commit dual"),
     ("files varmail --device barrier-850 --commit dual --multi-version", "--multi-version needs --format ext4, and it is f2fs"),
-    ("files varmial --device rflush", "WORKLOAD cannot be `varmial`: expected a file, or one of fileserver, varmail, webserver, oltp, tpcc, linkbench, oltp-insert, oltp-read-only, oltp-read-write, oltp-write-only; did you mean `varmail`?"),
+    ("files varmial --device rflush", "WORKLOAD cannot be `varmial`: expected a file, or one of fileserver, varmail, webserver, oltp, tpcc, linkbench, oltp-insert, oltp-non-transactional, oltp-read-only, oltp-read-write, oltp-write-only; did you mean `varmail`?"),
     ("files varmail --device sata-mlc --flush rflush", "--flush cannot be `rflush` on sata-mlc: buffer.range_flush is none: expected --set buffer.range_flush=selective, or another --flush"),
     ("files varmail varmail --device rflush", "WORKLOAD `varmail` is there twice: expected different names"),
     ("files varmail,x --device rflush", "WORKLOAD `varmail,x`: `x` is no setting: expected VARIABLE=VALUE"),

@@ -87,6 +87,10 @@ impl Mounted for F2fs {
     fn journal_blocks_left(&self) -> Option<u64> {
         self.map_blocks_left()
     }
+
+    fn map_memory_bytes(&self) -> Option<[u64; 2]> {
+        self.map_memory_bytes()
+    }
 }
 
 /// Result of a check, with the description of its volume.

@@ -29,6 +29,7 @@ pub(super) const STUDIES: &[Study] = &[
                   and buffer of consumer-tlc-nvme; the barrier's device charges the paper's 5 % on programs; the host's costs are those of \
                   `server`",
         parameter: "channels",
+        names: &[],
         metrics: ORDERED_METRICS,
         variants: &["unordered", "transfer and flush", "transfer", "transfer, polled", "barrier"],
         points: |_| vec![1.0, 2.0, 4.0, 8.0, 12.0, 16.0, 32.0],
@@ -75,6 +76,7 @@ const POLICIES: Study = Study {
            in order cost",
     missing: "nothing of the paper's, which names the ways and measures none; no penalty here",
     parameter: "writes per epoch",
+    names: &[],
     metrics: ORDERED_METRICS,
     variants: &[
         "unordered",

@@ -8,6 +8,7 @@
 //!
 //! Deliberately absent: tuning. A study's parameters come from the paper, through the specs, and the study names them.
 
+mod amf;
 mod barrier;
 mod rflush;
 mod share;
@@ -37,16 +38,65 @@ pub struct Claim {
     pub metric: String,
     /// Variant whose metric is the value.
     pub of: String,
-    /// Variant whose metric the value is divided by, if any.
-    pub over: Option<String>,
-    /// Value of the study's parameter; without one the value is the mean over all of them.
+    /// Variants by whose metric the value is divided, if any.
+    pub over: Option<Over>,
+    /// Value of the study's parameter; without one `take` says what becomes of all of them.
     pub at: Option<f64>,
+    /// Another one, by whose value the one at `at` is divided first.
+    pub over_at: Option<f64>,
+    /// What becomes of several values.
+    #[serde(default)]
+    pub take: Take,
     /// The paper's value, in its words.
     pub paper: String,
     /// Lower end of the band.
     pub least: Option<f64>,
     /// Upper end of the band.
     pub most: Option<f64>,
+}
+
+/// One variant, or several.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Over {
+    /// One.
+    One(String),
+    /// Several, each of which gives a value.
+    Each(Vec<String>),
+}
+
+impl Over {
+    /// Their names.
+    pub fn names(&self) -> &[String] {
+        match self {
+            Self::One(name) => std::slice::from_ref(name),
+            Self::Each(names) => names,
+        }
+    }
+}
+
+/// What becomes of the values at all values of the parameter, and over several variants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Take {
+    /// The mean counts.
+    #[default]
+    Mean,
+    /// The largest one does.
+    Most,
+    /// The smallest one does.
+    Least,
+}
+
+/// What a claim's value is here.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Ours {
+    /// The value, of medians over the seeds.
+    pub value: f64,
+    /// The smallest and the largest one over the seeds.
+    pub spread: (f64, f64),
+    /// Where it is, if it is the largest or the smallest of several: the parameter's value, and the variant that it is divided by.
+    pub place: Option<(f64, Option<String>)>,
 }
 
 /// A file of claims.
@@ -94,7 +144,10 @@ impl Paper {
             };
             let has = |variant: &str| study.variants.contains(&variant);
             let (least, most) = (claim.least.unwrap_or(f64::MIN), claim.most.unwrap_or(f64::MAX));
-            let is_measured = |scale: Scale| claim.at.is_none_or(|at| (study.points)(scale).contains(&at));
+            let is_measured = |scale: Scale| {
+                let points = (study.points)(scale);
+                claim.at.iter().chain(&claim.over_at).all(|at| points.contains(at))
+            };
             let sources = [&claim.figure, &claim.text, &claim.paper];
             match () {
                 () if self.claim.iter().filter(|other| other.id == claim.id).count() != 1 => {
@@ -103,13 +156,14 @@ impl Paper {
                 () if !study.metrics.iter().any(|(metric, _)| *metric == claim.metric) => {
                     return wrong("no such metric");
                 }
-                () if !has(&claim.of) || !claim.over.as_deref().is_none_or(has) => {
+                () if !has(&claim.of) || !claim.over.iter().flat_map(Over::names).all(|name| has(name)) => {
                     return wrong("no such variant");
                 }
                 () if ![Scale::Quick, Scale::Full].into_iter().all(is_measured) => {
                     return wrong("nothing is measured there");
                 }
                 () if claim.least.is_none() && claim.most.is_none() => return wrong("no band"),
+                () if claim.over_at.is_some() && claim.at.is_none() => return wrong("`over_at` needs `at`"),
                 () if least >= most => return wrong("nothing is in its band"),
                 () if sources.iter().any(|source| source.trim().is_empty()) => {
                     return wrong("it does not say where it is from");
@@ -123,24 +177,56 @@ impl Paper {
 
 impl Claim {
     /// Value that the claim is about.
-    pub fn value(&self, rows: &[Row]) -> Option<f64> {
-        let metric = |variant: &str, x: f64| {
+    pub fn value(&self, rows: &[Row]) -> Option<Ours> {
+        let (value, place) = self.value_of(rows, &|row, metric| row.metrics.get(metric).copied())?;
+        let seeds = rows.first()?.seeds.values().next().map_or(0, Vec::len);
+        let of_seed =
+            |seed: usize| self.value_of(rows, &move |row, metric| row.seeds.get(metric)?.get(seed).copied());
+        let values = (0..seeds).filter_map(of_seed).map(|(value, _)| value);
+        let spread = values.fold((value, value), |(least, most), value| (least.min(value), most.max(value)));
+        Some(Ours { value, spread, place })
+    }
+
+    /// The value and its place, with the measurements that `get` returns.
+    fn value_of(
+        &self,
+        rows: &[Row],
+        get: &dyn Fn(&Row, &str) -> Option<f64>,
+    ) -> Option<(f64, Option<(f64, Option<String>)>)> {
+        let at = |variant: &str, x: f64| {
             let row = rows.iter().find(|row| row.variant == variant && row.x == x)?;
-            row.metrics.get(self.metric.as_str()).copied()
+            get(row, &self.metric)
         };
-        let value = |x: f64| match &self.over {
-            Some(over) => Some(metric(&self.of, x)? / metric(over, x)?),
-            None => metric(&self.of, x),
+        let metric = |variant: &str, x: f64| match self.over_at {
+            Some(over_at) => Some(at(variant, x)? / at(variant, over_at)?),
+            None => at(variant, x),
         };
-        let value = match self.at {
-            Some(x) => value(x)?,
-            None => {
-                let of = rows.iter().filter(|row| row.variant == self.of);
-                let values: Vec<f64> = of.map(|row| value(row.x)).collect::<Option<_>>()?;
-                values.iter().sum::<f64>() / values.len() as f64
+        let points: Vec<f64> = match self.at {
+            Some(x) => vec![x],
+            None => rows.iter().filter(|row| row.variant == self.of).map(|row| row.x).collect(),
+        };
+        let mut all = Vec::new();
+        for x in points {
+            let of = metric(&self.of, x)?;
+            match &self.over {
+                None => all.push((of, (x, None))),
+                Some(over) => {
+                    for over in over.names() {
+                        all.push((of / metric(over, x)?, (x, Some(over.clone()))));
+                    }
+                }
             }
+        }
+        let first = |order: fn(&f64, &f64) -> std::cmp::Ordering| {
+            let (value, place) = all.iter().min_by(|a, b| order(&a.0, &b.0))?;
+            Some((*value, (all.len() > 1).then(|| place.clone())))
         };
-        value.is_finite().then_some(value)
+        let (value, place) = match self.take {
+            Take::Mean => (all.iter().map(|(value, _)| value).sum::<f64>() / all.len() as f64, None),
+            Take::Most => first(|a, b| b.total_cmp(a))?,
+            Take::Least => first(f64::total_cmp)?,
+        };
+        value.is_finite().then_some((value, place))
     }
 
     /// Verdict on a value.
@@ -169,10 +255,11 @@ impl Claim {
 }
 
 /// Papers that can be reproduced: name, claims, studies.
-const PAPERS: [(&str, &str, &[Study]); 3] = [
+const PAPERS: [(&str, &str, &[Study]); 4] = [
     ("rflush", include_str!("../../claims/rflush.toml"), rflush::STUDIES),
     ("barrier", include_str!("../../claims/barrier.toml"), barrier::STUDIES),
     ("share", include_str!("../../claims/share.toml"), share::STUDIES),
+    ("amf", include_str!("../../claims/amf.toml"), amf::STUDIES),
 ];
 
 /// Names of the papers.
@@ -223,7 +310,12 @@ mod tests {
     fn a_verdict_is_what_the_band_says() {
         let (paper, _) = paper("rflush").unwrap();
         let claim = Claim { least: Some(2.0), most: Some(3.0), over: None, ..paper.claim[0].clone() };
-        let row_at = |x, value| Row { variant: "RFLUSH", x, metrics: BTreeMap::from([("sync_iops", value)]) };
+        let row_at = |x, value| Row {
+            variant: "RFLUSH",
+            x,
+            metrics: BTreeMap::from([("sync_iops", value)]),
+            seeds: BTreeMap::from([("sync_iops", vec![value, value + 1.0])]),
+        };
         let row = |value| row_at(claim.at.unwrap(), value);
         for (value, verdict) in [
             (1.99, Verdict::Outside),
@@ -232,12 +324,23 @@ mod tests {
             (3.01, Verdict::Outside),
             (f64::NAN, Verdict::NotMeasured),
         ] {
-            assert_eq!(claim.verdict(claim.value(&[row(value)])), verdict, "{value}");
+            let ours = claim.value(&[row(value)]).map(|ours| ours.value);
+            assert_eq!(claim.verdict(ours), verdict, "{value}");
         }
-        assert_eq!(claim.verdict(claim.value(&[])), Verdict::NotMeasured);
-        let mean = Claim { at: None, ..claim.clone() };
-        assert_eq!(mean.value(&[row_at(1.0, 2.0), row_at(8.0, 5.0)]), Some(3.5));
-        assert_eq!(mean.value(&[]), None);
+        assert_eq!(claim.value(&[]), None);
+        assert_eq!(claim.verdict(None), Verdict::NotMeasured);
+        let rows = [row_at(1.0, 2.0), row_at(8.0, 5.0)];
+        let all = Claim { at: None, ..claim.clone() };
+        let mean = Ours { value: 3.5, spread: (3.5, 4.5), place: None };
+        assert_eq!(all.value(&rows), Some(mean));
+        assert_eq!(all.value(&[]), None);
+        let most = Claim { take: Take::Most, over: Some(Over::Each(vec!["RFLUSH".into()])), ..all.clone() };
+        let place = Some((1.0, Some("RFLUSH".to_owned())));
+        assert_eq!(most.value(&rows), Some(Ours { value: 1.0, spread: (1.0, 1.0), place }));
+        let least = Claim { take: Take::Least, ..all };
+        assert_eq!(least.value(&rows).unwrap().place, Some((1.0, None)));
+        let grown = Claim { at: Some(8.0), over_at: Some(1.0), ..claim.clone() };
+        assert_eq!(grown.value(&rows), Some(Ours { value: 2.5, spread: (2.0, 2.5), place: None }));
         assert_eq!(claim.band(), "2 to 3");
     }
 }

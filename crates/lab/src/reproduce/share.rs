@@ -33,6 +33,7 @@ pub(super) const STUDIES: &[Study] = &[
         what: "filebench's varmail with 10,000 files; modes and device as in `files`; the quick scale has 1,000 files",
         missing: "the paper's host, as in `files`",
         parameter: "threads",
+        names: &[],
         metrics: METRICS,
         variants: MODES,
         points: |_| vec![16.0, 100.0],
@@ -98,6 +99,7 @@ const FILES: Study = Study {
     missing: "the paper's device is a product, and what is inside is a guess (share §9.9); the host's costs are those of `server`; its time, of \
               which ours is a part",
     parameter: "writes between syncs",
+    names: &[],
     metrics: METRICS,
     variants: MODES,
     points: |scale| match scale {
@@ -146,6 +148,7 @@ const SEGMENTS: Study = Study {
     missing: "the paper's device is a product, and what is inside is a guess (share §9.9); the host's costs are those of `server`; it writes \
               40 % of the capacity, we so many seconds",
     parameter: "writes between syncs",
+    names: &[],
     metrics: &[
         ("ops", "writes/s of fio"),
         ("moved_per_op", "blocks of data that cleaning moved for each"),
@@ -229,7 +232,7 @@ fn run(
         Scale::Full => (Duration::from_secs(5), Duration::from_secs(15)),
     };
     let mut setup = on_server(device, options.into(), 4 << 30, work, seed, times);
-    setup.journal_blocks = journal_blocks;
+    setup.volume.journal_blocks = journal_blocks;
     let result = measure(&setup);
     let per_s = per_s(&result, ops);
     let seconds = result.measured_ns as f64 / 1e9;

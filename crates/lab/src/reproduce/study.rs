@@ -8,6 +8,7 @@ use flashweir_device::DeviceConfig;
 use flashweir_fs::Mode;
 use flashweir_fs::vfs::{CacheConfig, HostCosts, MountOptions};
 use flashweir_sim::stack::FlushMode;
+use flashweir_sim::volume::MakeOptions;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -40,6 +41,8 @@ pub struct Row {
     pub x: f64,
     /// Measurements by name; medians over the seeds.
     pub metrics: BTreeMap<&'static str, f64>,
+    /// The same of each seed, in their order.
+    pub seeds: BTreeMap<&'static str, Vec<f64>>,
 }
 
 /// A study: the runs and what they measure.
@@ -53,6 +56,8 @@ pub struct Study {
     pub missing: &'static str,
     /// Name and unit of the parameter.
     pub parameter: &'static str,
+    /// Names of its values 1, 2 …, if they stand for things.
+    pub names: &'static [&'static str],
     /// Names of the metrics, with descriptions for people and figures.
     pub metrics: &'static [(&'static str, &'static str)],
     /// Names of the variants, in the paper's order.
@@ -72,6 +77,12 @@ pub struct Run {
 }
 
 impl Study {
+    /// The parameter's value in words.
+    pub fn point(&self, x: f64) -> String {
+        let name = (x >= 1.0).then(|| self.names.get(x as usize - 1)).flatten();
+        name.map_or_else(|| x.to_string(), |name| (*name).to_owned())
+    }
+
     /// All runs, in order, with this many seeds. They are independent of each other.
     pub fn runs(&self, scale: Scale, seeds: u32) -> Vec<Run> {
         let mut runs = Vec::new();
@@ -95,13 +106,16 @@ impl Study {
         let of_one = runs.chunks(seeds as usize).zip(done.chunks(seeds as usize));
         of_one
             .map(|(runs, results)| {
-                let median = |metric: usize| {
-                    let mut values: Vec<f64> = results.iter().map(|result| result[metric]).collect();
+                let values = |metric: usize| results.iter().map(|result| result[metric]).collect();
+                let named = self.metrics.iter().enumerate();
+                let seeds: BTreeMap<_, Vec<f64>> = named.map(|(at, (name, _))| (*name, values(at))).collect();
+                let median = |values: &Vec<f64>| {
+                    let mut values = values.clone();
                     values.sort_by(f64::total_cmp);
                     values[values.len() / 2]
                 };
-                let metrics = self.metrics.iter().enumerate().map(|(at, (name, _))| (*name, median(at)));
-                Row { variant: self.variants[runs[0].variant], x: runs[0].x, metrics: metrics.collect() }
+                let metrics = seeds.iter().map(|(name, values)| (*name, median(values))).collect();
+                Row { variant: self.variants[runs[0].variant], x: runs[0].x, metrics, seeds }
             })
             .collect()
     }
@@ -133,7 +147,9 @@ pub(super) fn on_server(
         ramp,
         runtime: Some(time),
         is_direct: false,
-        journal_blocks: None,
+        volume: MakeOptions::default(),
+        is_aged: false,
+        ballast_bytes: 0,
     }
 }
 

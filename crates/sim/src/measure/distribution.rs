@@ -7,9 +7,13 @@
 //! percentile is at most one bin, that is one part in a thousand, above the exact quantile; the counts of the bins add
 //! up to the count of the summary.
 
+use flashweir_core::Duration;
 use hdrhistogram::{Counter, Histogram};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
+
+/// Significant digits of the percentiles of a whole run.
+pub(super) const DIGITS: u8 = 3;
 
 /// A percentile, in parts per million, so that its rank is exact integer arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -252,6 +256,37 @@ impl Distribution {
     /// Returns the distribution of both sets of values together.
     pub fn merge(&self, other: &Self) -> Self {
         Self { summary: self.summary.merge(&other.summary), bins: self.bins.merge(&other.bins) }
+    }
+}
+
+/// Latencies as they are recorded.
+#[derive(Debug)]
+pub struct LatencyRecorder {
+    sums: Sums,
+    bins: Histogram<u64>,
+}
+
+impl LatencyRecorder {
+    /// Makes one without a latency.
+    pub fn new() -> Self {
+        Self { sums: Sums::EMPTY, bins: Histogram::new(DIGITS).expect("up to five digits are allowed") }
+    }
+
+    /// Records a latency.
+    pub fn record(&mut self, latency: Duration) {
+        self.sums.record(latency.as_nanos());
+        self.bins.record(latency.as_nanos()).expect("the histogram grows");
+    }
+
+    /// Returns what was recorded.
+    pub fn distribution(&self) -> Distribution {
+        Distribution { summary: self.sums.summary(), bins: Bins::of(&self.bins) }
+    }
+}
+
+impl Default for LatencyRecorder {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

@@ -19,7 +19,7 @@ pub mod testing;
 
 pub use calls::{CallRecorder, CallResult, WorkloadResult};
 pub use course::{Axis, Course, JobRequests, Numbers, Requests};
-pub use distribution::{Bins, Distribution, Percentile, Summary};
+pub use distribution::{Bins, Distribution, LatencyRecorder, Percentile, Summary};
 pub use iolog::{IoLog, LogSpec, log_files};
 pub use recorder::Recorder;
 pub use run::{

@@ -10,15 +10,13 @@
 //! Deliberately absent: the number of requests in flight (the caller knows it) and the ramp (a recorder is made when
 //! the ramp is over).
 
-use super::distribution::{Bins, Distribution, Percentile, Sums};
+use super::distribution::{Bins, DIGITS, Distribution, Percentile, Sums};
 use super::run::{DEPTH_LEVELS, IntervalRow, JobResult, KINDS, KindResult, kind_index};
 use crate::request::Kind;
 use flashweir_core::{Duration, Instant};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 
-/// Significant digits of the percentiles of a whole run.
-const DIGITS: u8 = 3;
 /// Significant digits of the percentiles of an interval; fewer, because one histogram per interval has to be cleared.
 const INTERVAL_DIGITS: u8 = 2;
 

@@ -20,6 +20,9 @@ use std::rc::Rc;
 pub enum Script {
     /// `oltp_insert`: one row.
     Insert,
+    /// `oltp` of sysbench 0.4 with `--oltp-test-mode=nontrx`, with each of its five statements equally often, one to a transaction: a row
+    /// is read, its indexed column is updated, or another column, a row is inserted, or deleted.
+    NonTransactional,
     /// `oltp_read_only`: ten rows, and four ranges of a hundred.
     ReadOnly,
     /// `oltp_read_write`: what [`Self::ReadOnly`] reads, then what [`Self::WriteOnly`] writes.
@@ -30,12 +33,14 @@ pub enum Script {
 
 impl Script {
     /// Every script, in the order of their names.
-    pub const ALL: [Self; 4] = [Self::Insert, Self::ReadOnly, Self::ReadWrite, Self::WriteOnly];
+    pub const ALL: [Self; 5] =
+        [Self::Insert, Self::NonTransactional, Self::ReadOnly, Self::ReadWrite, Self::WriteOnly];
 
     /// Name of the script as a word of the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Insert => "oltp-insert",
+            Self::NonTransactional => "oltp-non-transactional",
             Self::ReadOnly => "oltp-read-only",
             Self::ReadWrite => "oltp-read-write",
             Self::WriteOnly => "oltp-write-only",
@@ -88,6 +93,9 @@ impl SysbenchOptions {
 /// Statements of each kind of reads in a transaction: ten rows by key, and a simple range, a sum, an order and a distinct one.
 const POINT_SELECTS: usize = 10;
 const RANGES: usize = 4;
+
+/// Statements of [`Script::NonTransactional`], in the order in which they are drawn.
+const NON_TRANSACTIONAL: [&str; 5] = ["select", "update-key", "update-no-key", "insert", "delete"];
 
 /// Rows of a range.
 const RANGE_ROWS: u64 = 100;
@@ -169,6 +177,7 @@ enum Statement {
     Update(u64, [u8; C]),
     /// The row is deleted, and inserted with other columns.
     Replace(u64, Row),
+    Delete(u64),
 }
 
 /// A database with the tables.
@@ -303,13 +312,25 @@ impl<F: Fs> Shared<F> {
                 let (from, end) = (id.to_be_bytes(), (id + RANGE_ROWS).to_be_bytes());
                 return trx.scan(rows, &from, Some(&end), usize::MAX).await.map(drop);
             }
-            Statement::UpdateIndex(id) | Statement::Update(id, _) | Statement::Replace(id, _) => *id,
+            Statement::UpdateIndex(id)
+            | Statement::Update(id, _)
+            | Statement::Replace(id, _)
+            | Statement::Delete(id) => *id,
         };
         let key = id.to_be_bytes();
-        // Each row that was there at the beginning is there between transactions.
-        let old = trx.lock(rows, &key).await?.ok_or(DbError::NotFound)?;
+        let old = match trx.lock(rows, &key).await? {
+            Some(old) => old,
+            // It was deleted before; the statement is for no row.
+            None if self.options.script == Script::NonTransactional => return Ok(()),
+            // Each row that was there at the beginning is there between transactions.
+            None => return Err(DbError::NotFound),
+        };
         let old = Row::decode(&old).ok_or_else(|| DbError::Damaged(format!("row {id} of table {at}")))?;
         let new = match statement {
+            Statement::Delete(_) => {
+                trx.delete(rows, &key).await?;
+                return trx.delete(index, &old.index_key(id)).await;
+            }
             Statement::Replace(_, new) => {
                 trx.delete(rows, &key).await?;
                 trx.delete(index, &old.index_key(id)).await?;
@@ -339,6 +360,7 @@ impl<F: Fs> Mix for Shared<F> {
     fn kinds(&self) -> &'static [&'static str] {
         match self.options.script {
             Script::Insert => &["insert"],
+            Script::NonTransactional => &NON_TRANSACTIONAL,
             Script::ReadOnly => &["read-only"],
             Script::ReadWrite => &["read-write"],
             Script::WriteOnly => &["write-only"],
@@ -355,6 +377,22 @@ impl<F: Fs> Mix for Shared<F> {
         if script == Script::Insert {
             let at = table(stream);
             statements.push((at, Statement::Insert(Row::draw(stream, &self.options))));
+        }
+        if script == Script::NonTransactional {
+            let kind = stream.below(NON_TRANSACTIONAL.len() as u64) as usize;
+            let (at, id) = (table(stream), special(stream, rows));
+            let statement = match kind {
+                0 => Statement::Select(id),
+                1 => Statement::UpdateIndex(id),
+                2 => {
+                    let mut c = [0; C];
+                    fill(stream, &mut c);
+                    Statement::Update(id, c)
+                }
+                3 => Statement::Insert(Row::draw(stream, &self.options)),
+                _ => Statement::Delete(1 + stream.below(rows)),
+            };
+            return (kind, vec![(at, statement)]);
         }
         if script.reads() {
             let at = table(stream);
@@ -454,6 +492,24 @@ mod tests {
             assert!(calls > 100, "{script:?}: {calls}");
             assert_eq!(commits, if script.writes() { calls } else { 0 }, "{script:?}");
         }
+    }
+
+    #[test]
+    fn statements_without_transactions_are_equally_often() {
+        let script = Script::NonTransactional;
+        assert!(!script.reads() && !script.writes());
+        run_script(options(script, 300), async |sysbench, result| {
+            let calls = NON_TRANSACTIONAL.map(|kind| result.call(kind).unwrap().calls);
+            let all: u64 = calls.iter().sum();
+            assert!(calls.iter().all(|calls| (15 * all..25 * all).contains(&(100 * calls))), "{calls:?}");
+            // A select commits nothing, and neither does what finds no row.
+            let commits = result.call("commit").unwrap().calls;
+            assert!((calls[3] + 100..=all - calls[0]).contains(&commits), "{commits} {calls:?}");
+            let rows = sysbench.db().check().await.unwrap().rows["sbtest1"];
+            let [inserted, deleted] = [calls[3], calls[4]].map(i128::from);
+            let missed = i128::from(rows) - 2000 - (inserted - deleted);
+            assert!((-20..=deleted).contains(&missed), "{rows} {calls:?}");
+        });
     }
 
     /// Compared with a million draws by sysbench 1.0.20: 76 % of them are of the numbers 4975 to 5051, the others lie around the

@@ -350,6 +350,11 @@ impl F2fs {
         self.state.borrow().area.map_blocks_left()
     }
 
+    /// Bytes in memory of such a map: the table of TIMB places, and all the rest.
+    pub(crate) fn map_memory_bytes(&self) -> Option<[u64; 2]> {
+        self.state.borrow().area.map_memory_bytes()
+    }
+
     /// Counters of the map since the mount, of a volume on append segments.
     pub fn map_metrics(&self) -> Option<AlfsMetrics> {
         self.state.borrow().area.map_metrics()

@@ -12,7 +12,7 @@ use flashweir_fs::vfs::{
 use flashweir_fs::{AnyFs, Mounted as _};
 use flashweir_host::HostConfig;
 use flashweir_sim::stack::{FlushMode, Stack};
-use flashweir_sim::volume::make;
+use flashweir_sim::volume::{MakeOptions, make};
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -31,6 +31,7 @@ pub(super) const DWSL_UFS: Study = Study {
            (BFS-MV, after CJFS); on barrier-ufs, 2 channels",
     missing: MISSING,
     parameter: "threads",
+    names: &[],
     metrics: &[
         ("ops", "appends/s, each with fsync"),
         ("fsync_mean_us", "mean of fsync, µs"),
@@ -71,6 +72,7 @@ pub(super) const SQLITE_UFS: Study = Study {
     missing: "SQLite itself, its reads and its CPU time; otherwise as `dwsl-ufs`; with EXT4-OD the order is a lie: no power cut would \
               forgive it",
     parameter: "threads",
+    names: &[],
     metrics: &[
         ("transactions", "transactions/s"),
         ("transaction_mean_us", "mean of a transaction, µs"),
@@ -220,7 +222,7 @@ fn run(
     let (port, handle) = (stack.port(), stack.handle());
     let costs = HostCosts::preset(costs).expect("it comes with the program");
     let prepared = stack.block_on(async move {
-        let made = make(port, FlushMode::Flush, &options.into(), None).await;
+        let made = make(port, FlushMode::Flush, &options.into(), MakeOptions::default()).await;
         let fs = made.expect("the device has room for a volume");
         let mount = MountOptions { costs, ..MountOptions::default() };
         let vfs = Vfs::mount(fs, handle.clone(), mount).expect("the options are the usual ones");

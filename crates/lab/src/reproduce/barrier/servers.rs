@@ -20,6 +20,7 @@ pub(super) const VARMAIL_PLAIN: Study = Study {
               forgive it. With many threads EXT4-OD can be ahead of BFS-OD on a volatile buffer: versions of a block in different epochs are \
               programmed one by one, where without order the newest overwrites the others in the buffer",
     parameter: "threads",
+    names: &[],
     metrics: &[
         ("ops", "operations/s of varmail, transactions/s of inserts"),
         ("syncs", "syncs/s, by which programs wait for durability or order"),

@@ -28,6 +28,7 @@ pub(super) const SYSBENCH: Study = Study {
     missing: "the paper's device is a product, and what is inside is a guess (share §9.9); MySQL itself, of which the page engine has the \
               shape; tables, rows, connections and memory of the paper, which does not say them; the host's costs are those of `server`",
     parameter: "innodb_flush_log_at_trx_commit",
+    names: &[],
     metrics: &[
         ("ops", "transactions/s of sysbench, operations/s of LinkBench"),
         ("written_kib_per_op", "KiB that the host wrote for each of them"),

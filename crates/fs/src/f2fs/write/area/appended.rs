@@ -127,6 +127,21 @@ impl Appended {
         }
     }
 
+    /// Bytes in memory: of the table of TIMB places, and of all the rest, marks for the next checkpoint included (append-segments §9.12).
+    pub(super) fn memory_bytes(&self) -> [u64; 2] {
+        let Self { entries, usage, used, victims, .. } = self;
+        let places = |places: &[Addr]| size_of_val(places) as u64;
+        // A tree's nodes are half full at least.
+        let marks = |table: &Table| {
+            let Table { dirty, dirty_roots, moved, .. } = table;
+            2 * size_of::<u32>() as u64 * (dirty.len() + dirty_roots.len() + moved.len()) as u64
+        };
+        let tables =
+            places(&entries.places.roots) + places(&usage.places.blocks) + places(&usage.places.roots);
+        let states = (size_of_val(&used[..]) + size_of_val(&victims[..]) + size_of::<Self>()) as u64;
+        [places(&entries.places.blocks), tables + marks(entries) + marks(usage) + states]
+    }
+
     pub(super) fn note_node(&mut self, nid: Nid) {
         self.entries.dirty.insert(nid.0 / ENTRIES_PER_BLOCK);
     }

@@ -108,6 +108,14 @@ impl Area {
         }
     }
 
+    /// Bytes in memory of a map of append segments: the table of TIMB places, and all the rest.
+    pub(super) fn map_memory_bytes(&self) -> Option<[u64; 2]> {
+        match &self.way {
+            Way::Fixed(_) => None,
+            Way::Appended(appended) => Some(appended.memory_bytes()),
+        }
+    }
+
     /// Counters of a map of append segments.
     pub(super) fn map_metrics(&self) -> Option<AlfsMetrics> {
         match &self.way {

@@ -1,0 +1,444 @@
+//! A configuration of the AMF paper under one of its workloads (append-segments §8.3 to §8.9): each run serves all figures.
+//!
+//! Place in the data flow: [`run`] makes a [`Setup`] of variant and workload, and returns one value for each of [`METRICS`].
+//!
+//! Invariants: all variants have the same flash but for its amount, the same buffer, link, page cache and host. A cell is what `weir files`
+//! does with the options that docs/amf.md lists: scenarios/amf has its workloads at the full scale, the quick one has a quarter of
+//! everything but of the flash's segments.
+
+use super::super::study::{Scale, Study, measure, per_s};
+use crate::files::{FilesResult, Setup, Work};
+use flashweir_core::{Bytes, Duration};
+use flashweir_db::{Config, DataIo};
+use flashweir_device::DeviceConfig;
+use flashweir_device::presets::preset;
+use flashweir_fs::alfs::AlfsOptions;
+use flashweir_fs::vfs::{CacheConfig, HostCosts, MountOptions};
+use flashweir_fs::{Kind, Mode};
+use flashweir_host::HostConfig;
+use flashweir_sim::measure::Percentile;
+use flashweir_sim::stack::FlushMode;
+use flashweir_sim::volume::MakeOptions;
+use flashweir_workload::filebench::parse_model;
+use flashweir_workload::fio::parse_job_file_on_files;
+use flashweir_workload::oltp::sysbench::{Script, SysbenchOptions};
+use flashweir_workload::oltp::tpcc::{Scale as Warehouses, TpccOptions};
+use flashweir_workload::postmark;
+
+/// The paper's five configurations, the two that have been added (append-segments §7.3, append-segments §7.5), and the paper's fsync.
+const VARIANTS: &[&str] = &[
+    "EXT4+PFTL",
+    "EXT4+DFTL",
+    "F2FS+PFTL",
+    "F2FS+DFTL",
+    "F2FS-16MiB+PFTL",
+    "F2FS+FDP",
+    "AMF",
+    "AMF-checkpoints",
+];
+
+const METRICS: &[(&str, &str)] = &[
+    ("ops", "calls/s of fio, Postmark and the tasks of Hadoop, transactions/s of databases"),
+    ("waf", "pages programmed for each page that files were written, by write-back or past the cache"),
+    ("waf_fs", "pages that the host wrote for each of these"),
+    ("waf_ftl", "pages programmed for each page that the host wrote"),
+    ("erases", "blocks erased for each GiB of these pages"),
+    ("moved_share", "blocks of data that the file system's cleaning moved, of all that the host wrote"),
+    ("map_share", "blocks of the inode map and TIMB, of all that the host wrote"),
+    ("map_moved_share", "blocks of the map that its cleaning moved, of all blocks that cleaning moved"),
+    ("timb_per_checkpoint", "blocks of TIMB written with each checkpoint"),
+    ("map_misses", "look-ups of the device in pages of its map that were not in its cache, of all"),
+    ("cpu_us", "CPU time of the host for each call, µs"),
+    ("write_p50_us", "writes of the disk: median, µs"),
+    ("write_p999_us", "writes of the disk: 99.9th percentile, µs"),
+    ("write_max_us", "writes of the disk: longest, µs"),
+];
+
+const WHAT: &str = "buffered, on a card that is as large for the host with any map (16 GiB; page maps have 15 % more flash), whose volume was \
+                    filled and emptied before, so that no block is fresh; the file systems have 5 % over-provisioning, the page cache 1.5 \
+                    GiB. The quick scale has a quarter of card, cache, files and rows (databases a fortieth of the rows, beside a ballast)";
+
+const MISSING: &str = "MySQL and Hadoop, of which the page engine and the models have the shape; 1,200 s of TPC-C, of which we run 60; \
+                       the paper's host, and its kernel; its CPU is our model of it";
+
+pub(super) const READS: Study = Study {
+    name: "reads",
+    what: "fio of figure 9: eight jobs read one file of 10 GiB, 4 KiB at a time, in order and at random",
+    missing: MISSING,
+    parameter: "job",
+    names: &["SR", "RR"],
+    metrics: METRICS,
+    variants: VARIANTS,
+    points: |_| vec![1.0, 2.0],
+    measure: |variant, x, seed, scale| {
+        let workload = [Workload::Fio("sr"), Workload::Fio("rr")][x as usize - 1];
+        run(variant, workload, Flash::EqualExported, seed, scale)
+    },
+};
+
+/// The ten workloads of figure 13 (append-segments §8.8), by [`WRITES`]' names.
+const TEN: [Workload; 10] = [
+    Workload::Fio("sw"),
+    Workload::Fio("rw"),
+    Workload::PostmarkL { has_ballast: true },
+    Workload::PostmarkH { has_ballast: true },
+    Workload::NonTransactional,
+    Workload::Oltp,
+    Workload::Tpcc { clients: 16 },
+    Workload::Hadoop("hfsio"),
+    Workload::Hadoop("terasort"),
+    Workload::Hadoop("wordcount"),
+];
+
+pub(super) const WRITES: Study = Study {
+    name: "writes",
+    what: WHAT,
+    parameter: "workload",
+    names: &[
+        "SW",
+        "RW",
+        "Postmark-L",
+        "Postmark-H",
+        "Non-Trans",
+        "OLTP",
+        "TPC-C",
+        "HFSIO",
+        "TeraSort",
+        "WordCount",
+    ],
+    points: |_| (1..=TEN.len()).map(|number| number as f64).collect(),
+    measure: |variant, x, seed, scale| run(variant, TEN[x as usize - 1], Flash::EqualExported, seed, scale),
+    ..READS
+};
+
+pub(super) const FEWER_FILES: Study = Study {
+    name: "other-readings",
+    what: "as `writes`: Postmark with the paper's number of files and no ballast, which fill 24 and 48 % instead of 40 and 80, and TPC-C with \
+           16 clients for each warehouse (append-segments §8.11)",
+    parameter: "workload",
+    names: &["Postmark-L", "Postmark-H", "TPC-C-224"],
+    points: |_| vec![1.0, 2.0, 3.0],
+    measure: |variant, x, seed, scale| {
+        let workload = [
+            Workload::PostmarkL { has_ballast: false },
+            Workload::PostmarkH { has_ballast: false },
+            Workload::Tpcc { clients: 224 },
+        ][x as usize - 1];
+        run(variant, workload, Flash::EqualExported, seed, scale)
+    },
+    ..READS
+};
+
+pub(super) const EQUAL_RAW: Study = Study {
+    name: "equal-raw",
+    what: "as `writes`, with equal flash: page maps hide 15 % of it from the host",
+    parameter: "workload",
+    names: &["RW", "Postmark-L", "OLTP"],
+    points: |_| vec![1.0, 2.0, 3.0],
+    measure: |variant, x, seed, scale| {
+        let workload = [TEN[1], TEN[2], TEN[5]][x as usize - 1];
+        run(variant, workload, Flash::EqualRaw, seed, scale)
+    },
+    ..READS
+};
+
+/// What is equal: the capacity that hosts see, or the flash.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flash {
+    EqualExported,
+    EqualRaw,
+}
+
+#[derive(Clone, Copy)]
+enum Workload {
+    /// A job file of scenarios/amf.
+    Fio(&'static str),
+    PostmarkL {
+        has_ballast: bool,
+    },
+    PostmarkH {
+        has_ballast: bool,
+    },
+    NonTransactional,
+    Oltp,
+    Tpcc {
+        clients: u32,
+    },
+    /// A model of scenarios/amf.
+    Hadoop(&'static str),
+}
+
+/// Segments of 16 MiB that a host sees.
+const fn segments(scale: Scale) -> u32 {
+    match scale {
+        Scale::Quick => 256,
+        Scale::Full => 1024,
+    }
+}
+
+/// The share of the paper's sizes that a scale has.
+fn scaled(full: u64, scale: Scale) -> u64 {
+    full * u64::from(segments(scale)) / 1024
+}
+
+/// The card of a variant.
+fn card(variant: usize, flash: Flash, scale: Scale) -> DeviceConfig {
+    let name = match VARIANTS[variant] {
+        "EXT4+DFTL" | "F2FS+DFTL" => "amf-dftl",
+        "F2FS+FDP" => "amf-fdp",
+        "AMF" | "AMF-checkpoints" => "amf",
+        _ => "amf-page",
+    };
+    let mut device = preset(name).expect("it comes with the program");
+    let segments = segments(scale);
+    let blocks = &mut device.geometry.blocks_per_plane;
+    if name == "amf" {
+        *blocks = *blocks - device.append.segments + segments;
+        device.append.segments = segments;
+    } else {
+        *blocks = segments;
+        if flash == Flash::EqualExported {
+            // 15 % more flash, and a share of it for the host that makes as many segments; four digits, as one would type them.
+            *blocks = (segments * 115).div_ceil(100);
+            let hidden = 1.0 - f64::from(segments) / f64::from(*blocks);
+            device.ftl.over_provisioning = (hidden * 1e4).floor() / 1e4;
+        }
+        if name == "amf-dftl" {
+            // 2 % of the blocks (append-segments §7.2).
+            device.ftl.gc.start_below_blocks = *blocks / 50;
+        }
+    }
+    device.validate().expect("a card of another size is possible");
+    device
+}
+
+/// The file system of a variant.
+fn mode(variant: usize) -> Mode {
+    match VARIANTS[variant] {
+        "EXT4+PFTL" | "EXT4+DFTL" => Kind::Ext4.into(),
+        "AMF" => Kind::Alfs.into(),
+        "AMF-checkpoints" => {
+            let alfs = AlfsOptions { fsync_checkpoints: true, ..AlfsOptions::default() };
+            Mode { alfs, ..Kind::Alfs.into() }
+        }
+        _ => Kind::F2fs.into(),
+    }
+}
+
+/// The contents of a file of scenarios/amf.
+macro_rules! scenario {
+    ($name:literal) => {
+        include_str!(concat!("../../../../../scenarios/amf/", $name))
+    };
+}
+
+/// Work, times that are not and that are measured, and ballast.
+struct Load {
+    work: Work,
+    ramp: Duration,
+    runtime: Option<Duration>,
+    ballast_bytes: u64,
+}
+
+fn load(workload: Workload, seed: u64, scale: Scale) -> Load {
+    let times = |ramp: u64, runtime: u64| {
+        let of = |seconds: u64| Duration::from_millis(scaled(1000 * seconds, scale));
+        (of(ramp), Some(of(runtime)))
+    };
+    let mib = |full: u64| scaled(full << 20, scale);
+    let (work, (ramp, runtime), ballast_bytes) = match workload {
+        Workload::Fio(name) => (fio(name, scale), times(20, 60), 0),
+        Workload::PostmarkL { has_ballast } => {
+            let work = postmark_of(scenario!("postmark-l.pmrc"), scale);
+            (work, (Duration::ZERO, None), if has_ballast { mib(2765) } else { 0 })
+        }
+        Workload::PostmarkH { has_ballast } => {
+            let work = postmark_of(scenario!("postmark-h.pmrc"), scale);
+            (work, (Duration::ZERO, None), if has_ballast { mib(5530) } else { 0 })
+        }
+        Workload::NonTransactional | Workload::Oltp => {
+            let script = match workload {
+                Workload::Oltp => Script::ReadWrite,
+                _ => Script::NonTransactional,
+            };
+            let mut options = SysbenchOptions::new(script.name(), seed, script);
+            let ballast = match scale {
+                Scale::Quick => (options.rows = 1_000_000, 2 << 30).1,
+                Scale::Full => (options.rows = 40_000_000, 0).1,
+            };
+            (options.run.connections, options.db) = (6, database(scale));
+            (Work::Sysbench(options), times(20, 60), ballast)
+        }
+        Workload::Tpcc { clients } => {
+            let mut options = TpccOptions::new("tpcc", seed, 1);
+            options.scale = Warehouses::of_warehouses(scaled(14, scale).max(1) as u16);
+            (options.run.connections, options.db) = (clients, database(scale));
+            options.db.transactions_max = clients.max(options.db.transactions_max);
+            (Work::Tpcc(options), times(20, 60), 0)
+        }
+        Workload::Hadoop(name) => (hadoop(name, scale), times(10, 60), 0),
+    };
+    Load { work, ramp, runtime, ballast_bytes }
+}
+
+fn fio(name: &str, scale: Scale) -> Work {
+    let text = match name {
+        "sr" => scenario!("sr.fio"),
+        "rr" => scenario!("rr.fio"),
+        "sw" => scenario!("sw.fio"),
+        _ => scenario!("rw.fio"),
+    };
+    let text = text.replace("size=10g", &format!("size={}m", scaled(10 << 10, scale)));
+    let jobs = parse_job_file_on_files(name, &text).unwrap_or_else(|error| panic!("{error}")).jobs;
+    Work::Fio(jobs)
+}
+
+fn postmark_of(script: &str, scale: Scale) -> Work {
+    let options = postmark::parse("postmark", script).expect("it is a script of Postmark");
+    let options = options.unwrap_or_else(|error| panic!("{error}"));
+    let (files, transactions) = (scaled(options.files, scale), scaled(options.transactions, scale));
+    Work::Postmark(postmark::Options { files, transactions, ..options })
+}
+
+fn hadoop(name: &str, scale: Scale) -> Work {
+    let (text, entries): (_, &[(&str, u64)]) = match name {
+        "hfsio" => (scenario!("hfsio.f"), &[("nfiles", 100)]),
+        "terasort" => (scenario!("terasort.f"), &[("ninputs", 40), ("nspills", 16), ("noutputs", 40)]),
+        _ => (scenario!("wordcount.f"), &[("ninputs", 80), ("noutputs", 400)]),
+    };
+    let entries: Vec<(&str, String)> =
+        entries.iter().map(|(key, full)| (*key, scaled(*full, scale).to_string())).collect();
+    let set: Vec<(&str, &str)> = entries.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    Work::Filebench(parse_model(name, text, &set).unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// MySQL 5.5 with its defaults: a pool of 128 MiB, two log files of 5 MiB, double writes, one file for all tables, fsync, the page cache.
+fn database(scale: Scale) -> Config {
+    Config {
+        pool_bytes: scaled(128 << 20, scale),
+        log_file_bytes: 5 << 20,
+        log_fsync: true,
+        data_io: DataIo::Buffered,
+        // InnoDB's default.
+        io_capacity: 200,
+        ..Config::default()
+    }
+}
+
+fn setup(variant: usize, workload: Workload, flash: Flash, seed: u64, scale: Scale) -> Setup {
+    let (device, mode) = (card(variant, flash, scale), mode(variant));
+    let Load { work, ramp, runtime, ballast_bytes } = load(workload, seed, scale);
+    let segments_per_section = (VARIANTS[variant] == "F2FS-16MiB+PFTL").then_some(8);
+    Setup {
+        device,
+        flush: FlushMode::Flush,
+        // As in `weir files`.
+        block_layer: (mode.kind == Kind::Ext4).then(HostConfig::default),
+        volume: MakeOptions {
+            segments_per_section,
+            overprovision: (mode.kind != Kind::Ext4).then_some(500),
+            ..MakeOptions::default()
+        },
+        mode,
+        mount: MountOptions {
+            cache: CacheConfig::of_bytes(Bytes::mib(scaled(1536, scale)).0),
+            costs: HostCosts::preset("server").expect("it comes with the program"),
+            ..MountOptions::default()
+        },
+        workloads: vec![("amf".to_owned(), work)],
+        seed,
+        interval: Duration::from_millis(100),
+        ramp,
+        runtime,
+        is_direct: false,
+        is_aged: true,
+        ballast_bytes,
+    }
+}
+
+fn run(variant: usize, workload: Workload, flash: Flash, seed: u64, scale: Scale) -> Vec<f64> {
+    metrics(&measure(&setup(variant, workload, flash, seed, scale)))
+}
+
+/// One value for each of [`METRICS`]; NaN where a variant or a workload has no such thing.
+fn metrics(result: &FilesResult) -> Vec<f64> {
+    let count = |name: &str| result.metrics.get(name).map_or(0.0, |count| *count as f64);
+    let sum = |names: &[&str]| names.iter().map(|name| count(name)).sum::<f64>();
+    // The jobs of fio are workloads of their own.
+    let calls: f64 = result.workloads.iter().map(|workload| workload.sum(&[]).calls as f64).sum();
+    let per_s = match &result.workloads[..] {
+        [_] => per_s(result, &[]),
+        jobs => jobs.iter().map(|job| job.calls_per_s(&job.sum(&[]))).sum(),
+    };
+    let pages = sum(&["vfs.direct_written_pages", "vfs.background_written_pages", "vfs.sync_written_pages"]);
+    let written = count("device.host_units_written");
+    let programmed = result.totals.nand_written_bytes as f64 / 4096.0;
+    let map = sum(&["alfs.entry_blocks", "alfs.timb_blocks"]);
+    let moved = sum(&["f2fs.moved_data_blocks", "f2fs.moved_node_blocks", "alfs.moved_data_blocks"])
+        + sum(&["alfs.moved_node_blocks", "alfs.moved_map_blocks"]);
+    let us = |percentile| {
+        let ns = result.disk_writes.percentile_ns(percentile);
+        ns.map_or(f64::NAN, |ns| ns as f64 / 1e3)
+    };
+    vec![
+        per_s,
+        programmed / pages,
+        written / pages,
+        programmed / written,
+        count("device.erases") * f64::from(1 << 18) / pages,
+        sum(&["f2fs.moved_data_blocks", "alfs.moved_data_blocks"]) / written,
+        map / written,
+        count("alfs.moved_map_blocks") / moved,
+        count("alfs.timb_blocks") / count("alfs.checkpoints"),
+        count("device.map_misses") / sum(&["device.map_hits", "device.map_misses"]),
+        count("vfs.cpu_busy_ns") / 1e3 / calls,
+        us(Percentile::P50),
+        us(Percentile::P99_9),
+        us(Percentile::from_ppm(1_000_000)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flashweir_device::{Device, DeviceOptions};
+
+    /// Pages that hosts see, by variant.
+    fn exported(flash: Flash, scale: Scale) -> Vec<u64> {
+        let units = |variant: usize| {
+            let options = DeviceOptions { seed: 1, track_contents: false, planted: None };
+            Device::new(card(variant, flash, scale), options).geometry().user_units
+        };
+        (0..VARIANTS.len()).map(units).collect()
+    }
+
+    #[test]
+    fn capacities_are_equal_to_a_tenth_of_a_per_mille() {
+        for scale in [Scale::Quick, Scale::Full] {
+            let wanted = u64::from(segments(scale)) * 4096;
+            for units in exported(Flash::EqualExported, scale) {
+                assert!((wanted..=wanted + wanted / 10_000).contains(&units), "{units} for {wanted}");
+            }
+            let raw = exported(Flash::EqualRaw, scale);
+            assert!(raw[0] < wanted && raw[VARIANTS.len() - 1] == wanted, "{raw:?}");
+        }
+    }
+
+    #[test]
+    fn workloads_of_the_scenarios_are_those_of_the_study() {
+        for (workload, files) in
+            [(TEN[2], 15_000), (TEN[3], 30_000), (Workload::PostmarkL { has_ballast: false }, 15_000)]
+        {
+            let Work::Postmark(options) = load(workload, 1, Scale::Full).work else { panic!("a script") };
+            assert_eq!((options.files, options.transactions), (files, 60_000));
+        }
+        for name in ["sr", "rr", "sw", "rw"] {
+            let Work::Fio(jobs) = fio(name, Scale::Quick) else { panic!("jobs") };
+            assert_eq!((jobs.len(), jobs[0].file_bytes), (8, 2560 << 20), "{name}");
+        }
+        for name in ["hfsio", "terasort", "wordcount"] {
+            drop(hadoop(name, Scale::Full));
+        }
+        assert_eq!(TEN.len(), WRITES.names.len());
+    }
+}
