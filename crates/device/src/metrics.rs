@@ -57,6 +57,8 @@ flashweir_core::metrics! {
         user_units_programmed,
         /// Mapping units moved by garbage collection.
         gc_units_moved,
+        /// Number of these whose victims TRIM had made stale, in proportion where newer versions of pages had, too.
+        gc_moves_after_trims,
         /// Mapping units of filler programmed.
         filler_units,
         /// Mapping units of the device's own metadata programmed.

@@ -465,6 +465,7 @@ impl PageFtl {
                     Place::Nowhere => break,
                     Place::Slot(slot) => word = self.unmap_slot(slot, seq, owners),
                     Place::Unit(ppa) => {
+                        self.trimmed[cx.flash.blocks.block(ppa).0 as usize] += 1;
                         self.place_changed(lpn);
                         self.drop_after_log(cx, ppa);
                         break;

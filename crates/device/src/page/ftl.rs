@@ -56,6 +56,8 @@ pub(crate) struct PageFtl {
     pub(super) collections_since_wear: Vec<u32>,
     /// Planes that are short of blocks and had no victim when they last looked.
     pub(super) starved: Vec<bool>,
+    /// Units of each block that a TRIM gave up since its erase, or since the power came back; statistics only.
+    pub(super) trimmed: Vec<u32>,
     /// Work that may be due.
     pub(super) work: Work,
     /// Blocks that failed and are to be emptied.
@@ -107,6 +109,7 @@ impl PageFtl {
             dead_planes: vec![false; planes],
             collections_since_wear: vec![0; planes],
             starved: vec![false; planes],
+            trimmed: vec![0; geometry.blocks() as usize],
             work: Work::default(),
             failing: Vec::new(),
             station_turn: 0,

@@ -63,6 +63,7 @@ impl PageFtl {
                 cx.flash.blocks.collect(victim);
                 cx.metrics.gc_victims += 1;
                 let valid = cx.flash.blocks.valid(victim);
+                self.note_causes(cx, victim, valid);
                 cx.trace().record(|| Traced::Victim { plane, block: victim, valid });
                 let gains = valid > 0 && valid < cx.geometry.units_per_block();
                 if cx.config.ftl.gc.preemptible && short && gains {
@@ -79,10 +80,25 @@ impl PageFtl {
                 self.collect_step(cx, plane);
             }
             None => {
+                if short && !self.log.pins.is_empty() {
+                    // What deallocations gave up may be all that there is to collect.
+                    self.want_log();
+                }
                 self.starved[plane.index()] = short;
                 self.space.end_pace(plane);
             }
         }
+    }
+
+    /// Counts the moves out of a victim by what made the rest of it stale: TRIM in part, and for the others newer versions of the same
+    /// pages. The first ones are the price of blocks that mix data of different lives, the others that of writing in place
+    /// (append-segments §7.4).
+    fn note_causes(&mut self, cx: &mut Cx, victim: BlockId, valid: u32) {
+        let written = cx.flash.media.pages_written(victim) * cx.geometry.units_per_page;
+        let stale = u64::from(written.saturating_sub(valid));
+        let trimmed = u64::from(self.trimmed[victim.0 as usize]).min(stale);
+        let moves = (u64::from(valid) * trimmed).checked_div(stale).unwrap_or(0);
+        cx.metrics.gc_moves_after_trims += moves;
     }
 
     /// A unit is not needed any more, because something newer is durable.
@@ -357,6 +373,7 @@ impl PageFtl {
             cx.flash.media.erase(block);
             cx.metrics.erases += 1;
             cx.flash.blocks.release(block);
+            self.trimmed[block.0 as usize] = 0;
         }
         cx.flash.machine.wake(cx.geometry.station(plane));
         self.work.collect(plane);
