@@ -31,7 +31,7 @@ use flashweir_sim::world::{JobSetup, Progress, World};
 use flashweir_workload::fio::{
     Direction, Fault, FioError, FioJob, JobSpec, Sizes, Verify, Zoned, Zones, parse_job_file,
 };
-use flashweir_workload::trace::{Replay, ReplayConfig, Timing, Trace, TraceError};
+use flashweir_workload::trace::{self, Replay, ReplayConfig, Timing, Trace, TraceError};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -175,6 +175,8 @@ enum Plan {
         trace: Arc<Trace>,
         config: ReplayConfig,
         capacity_blocks: u64,
+        /// The segments of the device, if it has nothing else.
+        zones: Option<(u32, u64, u64)>,
     },
 }
 
@@ -421,16 +423,21 @@ fn plan(
             warn(trace.warnings());
             capacities
                 .map(|(device, capacity_blocks)| {
-                    Replay::new(Arc::clone(&trace), replay, capacity_blocks)
-                        .map_err(|error| ExperimentError::Replay { device: name(device), error })?;
-                    Ok(Plan::Trace { trace: Arc::clone(&trace), config: replay.clone(), capacity_blocks })
+                    let zones = (device.firmware == FirmwareKind::Append).then(|| zones_of(device));
+                    let tried = match zones {
+                        Some(zones) => trace::Zoned::new(Arc::clone(&trace), replay, zones).map(drop),
+                        None => Replay::new(Arc::clone(&trace), replay, capacity_blocks).map(drop),
+                    };
+                    tried.map_err(|error| ExperimentError::Replay { device: name(device), error })?;
+                    let (trace, config) = (Arc::clone(&trace), replay.clone());
+                    Ok(Plan::Trace { trace, config, capacity_blocks, zones })
                 })
                 .collect()
         }
     }
 }
 
-/// What a device with segments cannot have: contents before the first write, a host that sorts and merges, traces of other devices.
+/// What a device with segments cannot have: contents before the first write, a host that sorts and merges.
 fn check_segments(device: &DeviceConfig, scenario: &Scenario) -> Result<(), String> {
     if device.firmware != FirmwareKind::Append {
         return Ok(());
@@ -441,13 +448,7 @@ fn check_segments(device: &DeviceConfig, scenario: &Scenario) -> Result<(), Stri
     if scenario.block_layer.is_some() {
         return Err("block_layer: expected none: it knows no segments".into());
     }
-    let is_trace = |source: &Source| matches!(source, Source::Trace { .. });
-    match scenario.workloads.iter().any(|workload| is_trace(&workload.source)) {
-        true => {
-            Err("traces write in place: expected a device with a page namespace, such as `amf-page`".into())
-        }
-        false => Ok(()),
-    }
+    Ok(())
 }
 
 /// The segments of a device, as zones.
@@ -546,13 +547,19 @@ impl Plan {
                 };
                 specs.iter().zip(reported).map(setup).collect()
             }
-            Self::Trace { trace, config, capacity_blocks } => {
-                let replay = Replay::new(Arc::clone(trace), config, *capacity_blocks)
-                    .expect("the experiment has tried it");
+            Self::Trace { trace, config, capacity_blocks, zones } => {
                 let name = std::path::Path::new(trace.file()).file_stem();
                 let name = name.map_or("replay".into(), |name| name.to_string_lossy().into_owned());
                 let options = options::replay_options(trace, config);
-                vec![JobSetup { options, ..JobSetup::new(name, replay) }]
+                const TRIED: &str = "the experiment has tried it";
+                let trace = Arc::clone(trace);
+                let setup = match zones {
+                    Some(zones) => {
+                        JobSetup::new(name, trace::Zoned::new(trace, config, *zones).expect(TRIED))
+                    }
+                    None => JobSetup::new(name, Replay::new(trace, config, *capacity_blocks).expect(TRIED)),
+                };
+                vec![JobSetup { options, ..setup }]
             }
         }
     }

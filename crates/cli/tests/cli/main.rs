@@ -323,7 +323,7 @@ const BAD: [(&str, &str); 243] = [
     ("fio zoned.fio --device amf --set append.lanes=8", "zoned.fio: [z]: zonesize=16MiB: the segments of the device have 4MiB"),
     ("fio zoned.fio --device amf --precondition instant", "precondition: expected none: segments are empty until a job writes them"),
     ("fio zoned.fio --device amf --block-layer deadline", "block_layer: expected none: it knows no segments"),
-    ("replay good.trace --device amf", "traces write in place: expected a device with a page namespace, such as `amf-page`"),
+    ("replay good.trace --device amf", "good.trace: request 2, at sector 8, does not fit zones: nothing is written in its zone: expected sector 0"),
     ("serve amf", "device 0 (amf): firmware = append: expected page: a host that writes sectors in place needs a device with a page namespace (of the card of AMF there are `amf-page`, `amf-dftl` and `amf-fdp`)"),
     ("fio zoned.fio --device amf --set append.lanes=3", "device 0 (amf): append.lanes = 3: expected 0, or a part of the 32 planes into which they can be divided"),
     ("fio placed.fio --device amf-page", "placed.fio: [p]: `fdp=1` needs a device with `ftl.placement.handles` above 1"),

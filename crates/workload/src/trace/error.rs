@@ -99,6 +99,15 @@ pub enum Problem {
         /// Capacity of the device in sectors.
         capacity: u64,
     },
+    /// A request that zones do not allow.
+    Zone {
+        /// Number of the request in the trace, from 1.
+        number: u64,
+        /// Its first sector.
+        lba: u64,
+        /// Reason, and what was expected.
+        why: String,
+    },
     /// A setting is out of its range.
     Setting {
         /// Key of the setting.
@@ -185,6 +194,9 @@ impl fmt::Display for Problem {
                 f,
                 "a request of {blocks} blocks does not fit on the device: expected at most {capacity}"
             ),
+            Self::Zone { number, lba, why } => {
+                write!(f, "request {number}, at sector {lba}, does not fit zones: {why}")
+            }
             Self::Setting { key, value, expected } => write!(f, "{key} = {value}: expected {expected}"),
         }
     }

@@ -34,6 +34,7 @@ mod tencent;
 #[cfg(test)]
 mod tests;
 mod text;
+mod zoned;
 
 pub use blkparse::Action;
 pub use error::{Problem, TraceError};
@@ -44,6 +45,7 @@ pub use print::print;
 pub use reader::{Entry, Reader, Trace};
 pub use record::Record;
 pub use replay::{Fit, Replay, ReplayConfig, Timing};
+pub use zoned::Zoned;
 
 use flashweir_core::Duration;
 use record::Parsed;
