@@ -168,6 +168,20 @@ enum Workload {
     Hadoop(&'static str),
 }
 
+impl Workload {
+    /// Name of the workload, which its random numbers depend on: that of its file, or word on the command line.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Fio(name) | Self::Hadoop(name) => name,
+            Self::PostmarkL { .. } => "postmark-l",
+            Self::PostmarkH { .. } => "postmark-h",
+            Self::NonTransactional => Script::NonTransactional.name(),
+            Self::Oltp => Script::ReadWrite.name(),
+            Self::Tpcc { .. } => "tpcc",
+        }
+    }
+}
+
 /// Segments of 16 MiB that a host sees.
 const fn segments(scale: Scale) -> u32 {
     match scale {
@@ -276,7 +290,6 @@ fn load(workload: Workload, seed: u64, scale: Scale) -> Load {
             let mut options = TpccOptions::new("tpcc", seed, 1);
             options.scale = Warehouses::of_warehouses(scaled(14, scale).max(1) as u16);
             (options.run.connections, options.db) = (clients, database(scale));
-            options.db.transactions_max = clients.max(options.db.transactions_max);
             (Work::Tpcc(options), times(20, 60), 0)
         }
         Workload::Hadoop(name) => (hadoop(name, scale), times(10, 60), 0),
@@ -348,7 +361,7 @@ fn setup(variant: usize, workload: Workload, flash: Flash, seed: u64, scale: Sca
             costs: HostCosts::preset("server").expect("it comes with the program"),
             ..MountOptions::default()
         },
-        workloads: vec![("amf".to_owned(), work)],
+        workloads: vec![(workload.name().to_owned(), work)],
         seed,
         interval: Duration::from_millis(100),
         ramp,
