@@ -114,7 +114,8 @@ impl<F: Fs> Filebench<F> {
         shared.running.set(shared.model.thread_count());
         self.spawn_threads();
         self.until_over().await;
-        let end = shared.handle.now();
+        // A run may end in its ramp.
+        let end = shared.handle.now().max(start);
         shared.end(None);
         while shared.running.get() > 0 {
             shared.all_ended.wait().await;

@@ -105,6 +105,11 @@ fn what_is_made_and_deleted_is_on_the_file_system() {
     assert!(sizes.len() > 7 + 8 && sizes.len() < 7 + 32, "{}", sizes.len());
     assert!(sizes.iter().all(|&size| size == 10_240), "{sizes:?}");
     // A second run starts again; one that creates more files than allowed ends when there is nothing left to do.
+    let ramp = flashweir_core::Duration::from_secs(5);
+    let in_ramp =
+        bed.run(&text.replace("/a/b", "/c"), &[], Options { ramp, ..Options::new("y", 3) }).unwrap();
+    assert_eq!(in_ramp.ended_early.as_deref(), Some("flowop `end`: 7 reached"));
+    assert_eq!((in_ramp.span_ns(), in_ramp.sum(&[]).calls), (0, 0));
     let without_end = text.replace("finishoncount name=end,target=create,value=7", "hog name=h,value=1000");
     let options = Options { runtime: Some(Duration::from_secs(9)), ..Options::new("x", 3) };
     let result = bed.run(&without_end, &[], options).unwrap();

@@ -317,15 +317,17 @@ fn postmark_of(script: &str, scale: Scale) -> Work {
 }
 
 fn hadoop(name: &str, scale: Scale) -> Work {
-    let (text, entries): (_, &[(&str, u64)]) = match name {
-        "hfsio" => (scenario!("hfsio.f"), &[("nfiles", 100)]),
-        "terasort" => (scenario!("terasort.f"), &[("ninputs", 40), ("nspills", 16), ("noutputs", 40)]),
-        _ => (scenario!("wordcount.f"), &[("ninputs", 80), ("noutputs", 400)]),
+    let (text, quick): (_, &[(&str, &str)]) = match name {
+        "hfsio" => (scenario!("hfsio.f"), &[("nfiles", "25")]),
+        // Each of the four tasks has a spill file.
+        "terasort" => (scenario!("terasort.f"), &[("ninputs", "6"), ("nspills", "10"), ("noutputs", "10")]),
+        _ => (scenario!("wordcount.f"), &[("ninputs", "20"), ("noutputs", "100")]),
     };
-    let entries: Vec<(&str, String)> =
-        entries.iter().map(|(key, full)| (*key, scaled(*full, scale).to_string())).collect();
-    let set: Vec<(&str, &str)> = entries.iter().map(|(key, value)| (*key, value.as_str())).collect();
-    Work::Filebench(parse_model(name, text, &set).unwrap_or_else(|error| panic!("{error}")))
+    let set = match scale {
+        Scale::Quick => quick,
+        Scale::Full => &[],
+    };
+    Work::Filebench(parse_model(name, text, set).unwrap_or_else(|error| panic!("{error}")))
 }
 
 /// MySQL 5.5 with its defaults: a pool of 128 MiB, two log files of 5 MiB, double writes, one file for all tables, fsync, the page cache.
@@ -373,7 +375,10 @@ fn setup(variant: usize, workload: Workload, flash: Flash, seed: u64, scale: Sca
 }
 
 fn run(variant: usize, workload: Workload, flash: Flash, seed: u64, scale: Scale) -> Vec<f64> {
-    metrics(&measure(&setup(variant, workload, flash, seed, scale)))
+    let result = measure(&setup(variant, workload, flash, seed, scale));
+    let ended_early = result.workloads.iter().find_map(|workload| workload.ended_early.as_ref());
+    assert_eq!(ended_early, None, "{} on {}", workload.name(), VARIANTS[variant]);
+    metrics(&result)
 }
 
 /// One value for each of [`METRICS`]; NaN where a variant or a workload has no such thing.
