@@ -30,7 +30,7 @@ const VARIANTS: &[&str] = &[
     "EXT4+DFTL",
     "F2FS+PFTL",
     "F2FS+DFTL",
-    "F2FS-16MiB+PFTL",
+    "F2FS-sections+PFTL",
     "F2FS+FDP",
     "AMF",
     "AMF-checkpoints",
@@ -59,8 +59,9 @@ const METRICS: &[(&str, &str)] = &[
 
 const WHAT: &str = "buffered, on a card that is as large for the host with any map (16 GiB; page maps have 15 % more flash), whose volume was \
                     filled and emptied before, so that no block is fresh; the file systems have 5 % over-provisioning, the page cache 1.5 \
-                    GiB. The quick scale has a quarter of card, cache and files, and segments as large: so many of them are in reserve that \
-                    Postmark fills 30 and 60 % there in the mean, not 40 and 80 (its files grow by a third while it runs); its databases have a fortieth of the rows, beside a ballast";
+                    GiB. Postmark's files grow while it runs, and fill 40 and 80 % in the mean, with a ballast. The quick scale has a card of a \
+                    quarter of the ways, so of 4 GiB, with segments of 4 MiB, and a quarter of cache and files; its databases have a fortieth \
+                    of the rows, beside a ballast";
 
 const MISSING: &str = "MySQL and Hadoop, of which the page engine and the models have the shape; 1,200 s of TPC-C, of which we run 60; \
                        the paper's host, and its kernel; its CPU is our model of it";
@@ -186,17 +187,15 @@ impl Workload {
     }
 }
 
-/// Segments of 16 MiB that a host sees.
-const fn segments(scale: Scale) -> u32 {
-    match scale {
-        Scale::Quick => 256,
-        Scale::Full => 1024,
-    }
-}
+/// Segments that a host sees: of 16 MiB, or at the quick scale, which has a quarter of the ways, of 4 MiB.
+const SEGMENTS: u32 = 1024;
 
-/// The share of the paper's sizes that a scale has.
+/// The part of the full scale's sizes that a scale has.
 fn scaled(full: u64, scale: Scale) -> u64 {
-    full * u64::from(segments(scale)) / 1024
+    match scale {
+        Scale::Quick => full / 4,
+        Scale::Full => full,
+    }
 }
 
 /// The card of a variant.
@@ -208,23 +207,19 @@ fn card(variant: usize, flash: Flash, scale: Scale) -> DeviceConfig {
         _ => "amf-page",
     };
     let mut device = preset(name).expect("it comes with the program");
-    let segments = segments(scale);
-    let blocks = &mut device.geometry.blocks_per_plane;
-    if name == "amf" {
-        *blocks = *blocks - device.append.segments + segments;
-        device.append.segments = segments;
-    } else {
-        *blocks = segments;
-        if flash == Flash::EqualExported {
-            // 15 % more flash, and a share of it for the host that makes as many segments; four digits, as one would type them.
-            *blocks = (segments * 115).div_ceil(100);
-            let hidden = 1.0 - f64::from(segments) / f64::from(*blocks);
-            device.ftl.over_provisioning = (hidden * 1e4).floor() / 1e4;
-        }
-        if name == "amf-dftl" {
-            // 2 % of the blocks (append-segments §7.2).
-            device.ftl.gc.start_below_blocks = *blocks / 50;
-        }
+    let chips = device.geometry.chips_per_channel;
+    device.geometry.chips_per_channel = scaled(chips.into(), scale) as u32;
+    device.buffer.capacity = Bytes(scaled(device.buffer.capacity.0, scale));
+    if name != "amf" && flash == Flash::EqualExported {
+        // 15 % more flash, and a share of it for the host that makes as many segments; four digits, as one would type them.
+        let blocks = &mut device.geometry.blocks_per_plane;
+        *blocks = (SEGMENTS * 115).div_ceil(100);
+        let hidden = 1.0 - f64::from(SEGMENTS) / f64::from(*blocks);
+        device.ftl.over_provisioning = (hidden * 1e4).floor() / 1e4;
+    }
+    if name == "amf-dftl" {
+        // 2 % of the blocks (append-segments §7.2).
+        device.ftl.gc.start_below_blocks = device.geometry.blocks_per_plane / 50;
     }
     device.validate().expect("a card of another size is possible");
     device
@@ -259,23 +254,17 @@ struct Load {
 }
 
 fn load(workload: Workload, seed: u64, scale: Scale) -> Load {
-    let times = |ramp: u64, runtime: u64| {
-        let of = |seconds: u64| Duration::from_millis(scaled(1000 * seconds, scale));
-        (of(ramp), Some(of(runtime)))
-    };
-    let ballast = |quick_mib: u64, full_mib: u64| match scale {
-        Scale::Quick => quick_mib << 20,
-        Scale::Full => full_mib << 20,
-    };
+    let times = |ramp, runtime| (Duration::from_secs(ramp), Some(Duration::from_secs(runtime)));
+    let mib = |full: u64| scaled(full << 20, scale);
     let (work, (ramp, runtime), ballast_bytes) = match workload {
         Workload::Fio(name) => (fio(name, scale), times(20, 60), 0),
         Workload::PostmarkL { has_ballast } => {
             let work = postmark_of(scenario!("postmark-l.pmrc"), scale);
-            (work, (Duration::ZERO, None), if has_ballast { ballast(77, 1946) } else { 0 })
+            (work, (Duration::ZERO, None), if has_ballast { mib(1946) } else { 0 })
         }
         Workload::PostmarkH { has_ballast } => {
             let work = postmark_of(scenario!("postmark-h.pmrc"), scale);
-            (work, (Duration::ZERO, None), if has_ballast { ballast(307, 4403) } else { 0 })
+            (work, (Duration::ZERO, None), if has_ballast { mib(4403) } else { 0 })
         }
         Workload::NonTransactional | Workload::Oltp => {
             let script = match workload {
@@ -288,7 +277,11 @@ fn load(workload: Workload, seed: u64, scale: Scale) -> Load {
                 Scale::Full => 40_000_000,
             };
             (options.run.connections, options.db) = (6, database(scale));
-            (Work::Sysbench(options), times(20, 60), ballast(2048, 0))
+            let ballast_bytes = match scale {
+                Scale::Quick => 2 << 30,
+                Scale::Full => 0,
+            };
+            (Work::Sysbench(options), times(20, 60), ballast_bytes)
         }
         Workload::Tpcc { clients } => {
             let mut options = TpccOptions::new("tpcc", seed, 1);
@@ -350,7 +343,7 @@ fn database(scale: Scale) -> Config {
 fn setup(variant: usize, workload: Workload, flash: Flash, seed: u64, scale: Scale) -> Setup {
     let (device, mode) = (card(variant, flash, scale), mode(variant));
     let Load { work, ramp, runtime, ballast_bytes } = load(workload, seed, scale);
-    let segments_per_section = (VARIANTS[variant] == "F2FS-16MiB+PFTL").then_some(8);
+    let segments_per_section = (VARIANTS[variant] == "F2FS-sections+PFTL").then(|| scaled(8, scale) as u32);
     Setup {
         device,
         flush: FlushMode::Flush,
@@ -441,7 +434,7 @@ mod tests {
     #[test]
     fn capacities_are_equal_to_a_tenth_of_a_per_mille() {
         for scale in [Scale::Quick, Scale::Full] {
-            let wanted = u64::from(segments(scale)) * 4096;
+            let wanted = scaled(u64::from(SEGMENTS) * 4096, scale);
             for units in exported(Flash::EqualExported, scale) {
                 assert!((wanted..=wanted + wanted / 10_000).contains(&units), "{units} for {wanted}");
             }
