@@ -22,7 +22,7 @@ use flashweir_core::{Duration, Instant};
 use flashweir_device::Geometry;
 use flashweir_device::flash::{Op, OpKind};
 use flashweir_lab::experiment::{Experiment, Wanted};
-use flashweir_lab::scenario::{Scenario, Source, WorkloadConfig};
+use flashweir_lab::scenario::{Scenario, Source, WorkloadConfig, read_block_layer};
 use flashweir_sim::precondition::Precondition;
 use flashweir_sim::request::Kind;
 use flashweir_sim::timeline::{
@@ -43,12 +43,14 @@ const NAMED: usize = 3;
   weir explain job.fio --device consumer-tlc-nvme                     all, the median, the slowest 0.1 %
   weir explain job.fio --device sata-mlc --overwrite 2 --kind write --slowest 1%
   weir explain job.fio --device sata-mlc --overwrite 2 --request 4711      its time line
+  weir explain job.fio --device sata-mlc --block-layer deadline,depth=8    what the block layer takes of it
   weir explain scenarios/first-look.toml --output json
 
 The same run as under `weir fio` or `weir run`, with every nanosecond of every request accounted for. Where a request has \
 several parts, the chain that ended last counts: what it waited for, back to its arrival. Rows add up to the latency. \
 `die busy with` says what the die did instead; `plane out of room` is host data that wait for garbage collection; below \
-`admission` are the stages of the page that made room in the buffer.")]
+`admission` are the stages of the page that made room in the buffer. Requests that a block layer has merged share the rows of \
+their command.")]
 pub(crate) struct ExplainArgs {
     /// A scenario, or a fio job file with --device
     #[arg(value_name = "SCENARIO.toml|JOBFILE")]
@@ -83,6 +85,10 @@ pub(crate) struct ExplainArgs {
     /// For a job file: the order of the overwrites [default: random]
     #[arg(long, value_enum, help_heading = "State of the device")]
     pattern: Option<PatternArg>,
+    /// For a job file: put a block layer between the jobs and the device: a scheduler (none, deadline or cfq), knobs, or
+    /// both, as in deadline,depth=8
+    #[arg(long, value_name = "SCHEDULER,KEY=VALUE", help_heading = "Host")]
+    block_layer: Option<String>,
     #[command(flatten)]
     results: ResultArgs,
 }
@@ -183,6 +189,7 @@ fn scenario(args: &ExplainArgs) -> Outcome<Scenario> {
             ("--fill", args.fill.is_some(), "--set precondition.fill=0..1"),
             ("--overwrite", args.overwrite.is_some(), "--set precondition.overwrite=TIMES"),
             ("--pattern", args.pattern.is_some(), "--set precondition.pattern=PATTERN"),
+            ("--block-layer", args.block_layer.is_some(), "--set block_layer.scheduler=SCHEDULER"),
         ];
         if let Some((option, _, instead)) = given.iter().find(|(_, given, _)| *given) {
             return Err(Failure::Usage(format!(
@@ -203,13 +210,14 @@ fn scenario(args: &ExplainArgs) -> Outcome<Scenario> {
         pattern: args.pattern.unwrap_or(PatternArg::Random).pattern(),
     };
     precondition.validate().map_err(|error| Failure::Usage(error.replace("precondition.", "--")))?;
+    let block_layer = args.block_layer.as_ref().map(|text| read_block_layer("--block-layer", text));
     let name = stem(&args.file);
     Ok(Scenario {
         name: name.clone(),
         seeds: vec![args.seed.unwrap_or(1)],
         precondition,
         track_contents: false,
-        block_layer: None,
+        block_layer: block_layer.transpose().map_err(Failure::usage)?,
         devices,
         workloads: vec![WorkloadConfig { name, source: Source::Fio { file, text } }],
     })

@@ -26,7 +26,7 @@ use crate::config::{Dispatch, Epochs, HostConfig, Scheduler, Wait};
 use crate::elevator::{self, Elevator};
 use crate::epochs::{EpochState, FlushState, StreamState};
 use crate::layer::{Effect, Input, Layer, Offer};
-use crate::metrics::{DepthSample, HostMetrics};
+use crate::metrics::{DepthSample, HostMetrics, Passage};
 use crate::overlap::Overlaps;
 use crate::request::{Class, Kind, Part, Request, State, in_order, placed, share_of};
 use crate::task::TaskAttribute;
@@ -84,6 +84,7 @@ pub struct BlockLayer {
     in_flight: u32,
     metrics: HostMetrics,
     depths: Option<Vec<DepthSample>>,
+    passages: Option<Vec<Passage>>,
     conflicts: Vec<u32>,
     /// Vectors of answered requests, kept for reuse.
     parts: Vec<Vec<Part>>,
@@ -123,6 +124,7 @@ impl BlockLayer {
             in_flight: 0,
             metrics: HostMetrics::default(),
             depths: None,
+            passages: None,
             conflicts: Vec::new(),
             parts: Vec::new(),
             #[cfg(test)]
@@ -154,6 +156,16 @@ impl BlockLayer {
     /// that instant.
     pub fn take_depths(&mut self) -> Vec<DepthSample> {
         self.depths.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Starts to record when requests passed from one stage of the layer to the next.
+    pub fn keep_passages(&mut self) {
+        self.passages.get_or_insert_default();
+    }
+
+    /// Takes the passages of the requests in the commands that were accepted since the last call.
+    pub fn take_passages(&mut self) -> Vec<Passage> {
+        self.passages.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Handles an input. Panics if an offer has not been answered (a bug of the caller).
@@ -253,7 +265,7 @@ impl BlockLayer {
             member = Some((stream, number));
         }
         let request = self.new_request(now, command, submitter, member);
-        self.enter(request);
+        self.enter(now, request);
         if let Some((stream, _)) = member
             && self.is_legacy()
         {
@@ -280,7 +292,7 @@ impl BlockLayer {
             placed.map(|(kind, form, _, _)| Class { kind, ns, owner, epoch, tags, handle, fua, form });
         let (lba, blocks) = placed.map_or((0, 0), |(_, _, lba, blocks)| (lba, blocks));
         let mut parts = self.parts.pop().unwrap_or_default();
-        parts.push(Part { token: command.id.0, seq: self.submissions, lba, blocks });
+        parts.push(Part { token: command.id.0, seq: self.submissions, lba, blocks, joined: None });
         Request {
             command,
             class,
@@ -292,6 +304,8 @@ impl BlockLayer {
             submitter,
             since: now,
             state: State::Held,
+            ready: now,
+            offered: now,
             epoch_held: false,
             blockers: 0,
             blocks: Vec::new(),
@@ -320,7 +334,7 @@ impl BlockLayer {
                 return self.advance(now, stream, effects);
             }
             let request = self.new_request(now, command, submitter, Some((stream, number)));
-            return self.enter(request);
+            return self.enter(now, request);
         }
         let earlier = state.epochs.range_mut(..state.epochs.len() - 1);
         if let Some(epoch) = earlier.rev().find(|epoch| legacy || epoch.queued > 0) {
@@ -338,7 +352,7 @@ impl BlockLayer {
     }
 
     /// Merges a request into a waiting one, or gives it a place of its own.
-    fn enter(&mut self, mut request: Request) {
+    fn enter(&mut self, now: Instant, mut request: Request) {
         let mut held = false;
         if let Some((stream, number)) = request.member {
             held = number > self.stream(stream).first && self.config.dispatch != Dispatch::MultiQueue;
@@ -361,7 +375,7 @@ impl BlockLayer {
             conflicts.clear();
         }
         if let Some(target) = target.filter(|_| conflicts.is_empty()) {
-            self.merge(target, request);
+            self.merge(now, target, request);
         } else {
             self.queued += 1;
             self.metrics.epoch_waits += u64::from(held);
@@ -380,7 +394,7 @@ impl BlockLayer {
                 }
             }
             if !waits {
-                self.ready(id);
+                self.ready(now, id);
             }
         }
         conflicts.clear();
@@ -428,12 +442,12 @@ impl BlockLayer {
             && length + blocks <= self.config.merge_blocks_max.into()
     }
 
-    fn merge(&mut self, target: u32, request: Request) {
+    fn merge(&mut self, now: Instant, target: u32, request: Request) {
         let (seq, first) = (request.seq, request.parts[0].lba);
         let entry = self.entry(target);
         let there = self.request_mut(target);
         let is_front = first < there.parts[0].lba;
-        there.join(request);
+        there.join(now, request);
         if is_front && there.state == State::Ready {
             let lane = usize::from(there.lane);
             self.lanes[lane].elevator.moved(entry, first);
@@ -456,10 +470,10 @@ impl BlockLayer {
     }
 
     /// Passes a request to the scheduler, since it waits for nothing any more.
-    fn ready(&mut self, id: u32) {
+    fn ready(&mut self, now: Instant, id: u32) {
         let entry = self.entry(id);
         let request = self.request_mut(id);
-        request.state = State::Ready;
+        (request.state, request.ready) = (State::Ready, now);
         let lane = usize::from(request.lane);
         self.lanes[lane].elevator.insert(entry);
     }
@@ -473,7 +487,7 @@ impl BlockLayer {
         for lane in (self.turn..self.lanes.len()).chain(0..self.turn) {
             if let Some(id) = self.pick(now, lane, effects) {
                 self.turn = (lane + 1) % self.lanes.len();
-                return self.offer(id, effects);
+                return self.offer(now, id, effects);
             }
         }
     }
@@ -533,11 +547,11 @@ impl BlockLayer {
         };
     }
 
-    fn offer(&mut self, id: u32, effects: &mut Vec<Effect>) {
+    fn offer(&mut self, now: Instant, id: u32, effects: &mut Vec<Effect>) {
         if self.request(id).state == State::Ready {
             let request = self.request_mut(id);
             request.form();
-            request.state = State::Leaving;
+            (request.state, request.offered) = (State::Leaving, now);
         }
         let request = self.request(id);
         let (member, mut command) = (request.member, request.command.clone());
@@ -579,7 +593,7 @@ impl BlockLayer {
     fn accepted(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         let (id, barrier) = self.offered.take().expect("an offer is answered");
         self.metrics.dispatched += 1;
-        self.leave(id);
+        self.leave(now, id);
         self.in_flight += 1;
         let legacy = self.is_legacy();
         let request = self.request_mut(id);
@@ -599,33 +613,45 @@ impl BlockLayer {
             self.metrics.barriers_sent += u64::from(barrier);
         }
         let request = self.request_mut(id);
-        let traveller = |token| Part { token, seq: 0, lba: 0, blocks: 0 };
+        // A barrier that travels has waited for its epoch until now.
+        let traveller = |token| Part { token, seq: 0, lba: 0, blocks: 0, joined: Some(now) };
         request.parts.extend(travellers.into_iter().map(traveller));
         effects.extend(request.parts.iter().map(|part| Effect::Dispatched(part.token)));
+        if let Some(passages) = &mut self.passages {
+            let request = self.requests[id as usize].as_ref().expect("it was just taken");
+            let (ready, offered) = (request.ready, request.offered);
+            passages.extend(request.parts.iter().map(|part| Passage {
+                token: part.token,
+                ready: part.joined.unwrap_or(ready),
+                is_merged: part.joined.is_some(),
+                // A barrier that travels joins last.
+                offered: part.joined.map_or(offered, |joined| joined.max(offered)),
+            }));
+        }
         if let Some((stream, _)) = member {
             self.advance(now, stream, effects);
         }
     }
 
     /// Removes a request from the waiting ones.
-    fn leave(&mut self, id: u32) {
+    fn leave(&mut self, now: Instant, id: u32) {
         self.queued -= 1;
         if let Some((stream, number)) = self.request(id).member {
             self.stream(stream).epoch(number).queued -= 1;
         }
         if self.config.dispatch != Dispatch::MultiQueue {
-            self.release(id);
+            self.release(now, id);
         }
     }
 
     /// Unblocks the requests that waited for this one on the same sectors.
-    fn release(&mut self, id: u32) {
+    fn release(&mut self, now: Instant, id: u32) {
         self.uncover(id);
         for other in std::mem::take(&mut self.request_mut(id).blocks) {
             let request = self.request_mut(other);
             request.blockers -= 1;
             if request.blockers == 0 && !request.epoch_held {
-                self.ready(other);
+                self.ready(now, other);
             }
         }
     }
@@ -657,7 +683,7 @@ impl BlockLayer {
         effects: &mut Vec<Effect>,
     ) {
         if self.config.dispatch == Dispatch::MultiQueue {
-            self.release(id.0 as u32);
+            self.release(now, id.0 as u32);
         }
         let mut request = self.requests[id.0 as usize].take().expect("a command is answered once");
         self.free.push(id.0 as u32);
@@ -743,7 +769,7 @@ impl BlockLayer {
                 self.barrier_is_over(stream, token, effects);
             }
             if self.stream(stream).epochs[0].refused {
-                held.into_iter().for_each(|id| self.refuse(id, stream, effects));
+                held.into_iter().for_each(|id| self.refuse(now, id, stream, effects));
             } else {
                 held.into_iter().for_each(|id| self.admit(now, id));
             }
@@ -780,7 +806,7 @@ impl BlockLayer {
         let mut request = self.new_request(now, Command::new(0, Op::Flush), 0, None);
         request.parts.clear();
         request.settles = Some(stream);
-        self.enter(request);
+        self.enter(now, request);
     }
 
     /// Admits a request whose epoch may leave.
@@ -808,20 +834,20 @@ impl BlockLayer {
                 if let Some((stream, number)) = request.member {
                     self.stream(stream).epoch(number).queued -= 1;
                 }
-                return self.merge(target, request);
+                return self.merge(now, target, request);
             }
         }
         if self.request(id).blockers == 0 {
-            self.ready(id);
+            self.ready(now, id);
         }
     }
 
     /// Answers a request whose stream has failed. The request was still waiting, so the device does not know it.
-    fn refuse(&mut self, id: u32, stream: StreamId, effects: &mut Vec<Effect>) {
+    fn refuse(&mut self, now: Instant, id: u32, stream: StreamId, effects: &mut Vec<Effect>) {
         if self.request(id).blockers > 0 {
             self.requests.iter_mut().flatten().for_each(|other| other.blocks.retain(|&waits| waits != id));
         }
-        self.leave(id);
+        self.leave(now, id);
         let request = self.requests[id as usize].take().expect("it waited");
         self.free.push(id);
         for part in &request.parts {

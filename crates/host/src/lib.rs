@@ -24,5 +24,5 @@ pub use block_layer::BlockLayer;
 pub use chain::Chain;
 pub use config::{CfqConfig, DeadlineConfig, Dispatch, Epochs, HostConfig, Scheduler, Wait};
 pub use layer::{Effect, Input, Layer, Offer};
-pub use metrics::{DepthSample, HostMetrics};
+pub use metrics::{DepthSample, HostMetrics, Passage};
 pub use task::TaskAttribute;

@@ -1,4 +1,4 @@
-//! Counters of a block layer, and the history of its queue depths.
+//! Counters of a block layer, the history of its queue depths, and the passages of its requests.
 
 use flashweir_core::Instant;
 
@@ -43,4 +43,19 @@ pub struct DepthSample {
     pub in_flight: u32,
     /// Number of requests that wait in the host.
     pub queued: u32,
+}
+
+/// The times at which a request passed from one stage of the block layer to the next, until the device took the command that
+/// contains it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passage {
+    /// Token of the request.
+    pub token: u64,
+    /// Time from which it waited neither for an earlier epoch nor for earlier requests on the same sectors: it entered the
+    /// scheduler, or was merged into a waiting request.
+    pub ready: Instant,
+    /// Whether it was merged into a waiting request.
+    pub is_merged: bool,
+    /// Time at which its command was first offered to the device.
+    pub offered: Instant,
 }

@@ -47,6 +47,8 @@ pub(crate) struct Part {
     pub(crate) lba: u64,
     /// Length in sectors; 0 for a part without an address, such as a barrier that travels with this request.
     pub(crate) blocks: u32,
+    /// Time at which it was merged into a waiting request; `None` if the request is its own.
+    pub(crate) joined: Option<Instant>,
 }
 
 /// State of a request.
@@ -79,6 +81,10 @@ pub(crate) struct Request {
     pub(crate) submitter: u16,
     pub(crate) since: Instant,
     pub(crate) state: State,
+    /// Time at which it entered the scheduler.
+    pub(crate) ready: Instant,
+    /// Time at which it was first offered to the device.
+    pub(crate) offered: Instant,
     /// Whether it waits for an earlier epoch of its stream.
     pub(crate) epoch_held: bool,
     /// Number of requests on the same sectors that must leave first.
@@ -113,7 +119,8 @@ impl Request {
     }
 
     /// Merges a request of the same class that ends where this one begins, or begins where this one ends.
-    pub(crate) fn join(&mut self, other: Self) {
+    pub(crate) fn join(&mut self, now: Instant, mut other: Self) {
+        other.parts.iter_mut().for_each(|part| part.joined = part.joined.or(Some(now)));
         if self.data.is_empty()
             && let Op::Write { data, .. } = &self.command.op
         {
@@ -218,7 +225,7 @@ mod tests {
     fn a_part_of_a_read_gets_its_own_units() {
         let units: Vec<Payload> = (0..4).map(Payload::Tag).collect();
         let done = Done::Data(units.into());
-        let part = |lba, blocks| Part { token: 0, seq: 0, lba, blocks };
+        let part = |lba, blocks| Part { token: 0, seq: 0, lba, blocks, joined: None };
         let tags = |part: &Part| match share_of(&done, 12, part, 8) {
             Done::Data(units) => units.iter().map(Payload::identity).collect::<Vec<_>>(),
             other => panic!("{other:?}"),

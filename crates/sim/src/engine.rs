@@ -247,10 +247,13 @@ impl<O: Own> Engine<O> {
         self.hash
     }
 
-    /// Traces all following events with the timeline that `make` returns; no command may be in flight. With layers, the
-    /// timeline follows their commands.
+    /// Traces all following events with the timeline that `make` returns; no command may be in flight, and the only layer,
+    /// if there is one, is a block layer.
     pub(crate) fn trace(&mut self, make: impl FnOnce(&mut Device) -> Timeline) {
         assert_eq!(self.in_flight(), 0, "a time line begins between commands");
+        if let Some(layer) = self.layers.find_mut::<BlockLayer>() {
+            layer.keep_passages();
+        }
         self.timeline = Some(Box::new(make(&mut self.device)));
     }
 
@@ -280,6 +283,9 @@ impl<O: Own> Engine<O> {
             self.put(now, intended, command, host);
         } else {
             self.is_plugged = true;
+            if let Some(timeline) = &mut self.timeline {
+                timeline.entered(now, command.id.0, asked(intended, &command));
+            }
             self.layers.handle(now, Input::Submit { command, submitter }, &mut self.said);
         }
     }
@@ -287,7 +293,7 @@ impl<O: Own> Engine<O> {
     /// Puts a command onto the link, or lets it wait for room there. Always inlined: a command is large, and is moved
     /// once less.
     #[inline(always)]
-    fn put(&mut self, now: Instant, intended: Instant, mut command: Command, host: &mut impl Host) {
+    fn put(&mut self, now: Instant, intended: Instant, mut command: Command, host: &mut impl Host) -> u32 {
         let (token, queue, bytes_up) = (command.id.0, command.queue, command.bytes_up());
         let place = self.free.pop().unwrap_or_else(|| {
             let submitted = now;
@@ -295,7 +301,7 @@ impl<O: Own> Engine<O> {
             self.flights.len() as u32 - 1
         });
         command.id = CommandId(u64::from(place));
-        if let Some(timeline) = &mut self.timeline {
+        if let Some(timeline) = self.timeline.as_mut().filter(|_| self.layers.is_empty()) {
             timeline.submitted(u64::from(place), asked(intended, &command));
         }
         // Assigns field by field: a command is large, and is moved only once.
@@ -307,6 +313,7 @@ impl<O: Own> Engine<O> {
         } else {
             self.waiting[usize::from(queue)].push_back(place);
         }
+        place
     }
 
     /// Whether a command on `queue` would go onto the link at once.
@@ -373,7 +380,8 @@ impl<O: Own> Engine<O> {
                 let (token, submitted, queue) = (flight.token, flight.submitted, flight.queue);
                 self.free.push(place);
                 if let Some(timeline) = &mut self.timeline {
-                    let counts = !self.layers.is_empty() || host.counts(now, token);
+                    let is_alone = self.layers.is_empty();
+                    let counts = |request| host.counts(now, if is_alone { token } else { request });
                     timeline.seen(now, u64::from(place), counts);
                 }
                 self.link.release(queue);
@@ -501,14 +509,15 @@ impl<O: Own> Engine<O> {
             done += 1;
             match std::mem::replace(said, Said::At(now)) {
                 Said::Offer(offer) => {
-                    let input = if self.has_room(offer.command.queue) {
+                    let queue = offer.command.queue;
+                    if self.has_room(queue) {
                         self.advance(now, host);
-                        self.put(now, now, offer.command, host);
-                        Input::Accepted
+                        let place = self.put(now, now, offer.command, host);
+                        self.layers.handle(now, Input::Accepted, &mut self.said);
+                        self.note_passages(now, place, queue);
                     } else {
-                        Input::Busy
-                    };
-                    self.layers.handle(now, input, &mut self.said);
+                        self.layers.handle(now, Input::Busy, &mut self.said);
+                    }
                 }
                 Said::Dispatched(token) => host.dispatched(now, token),
                 Said::Transferred(token) => host.transferred(token),
@@ -517,6 +526,17 @@ impl<O: Own> Engine<O> {
             }
         }
         self.said.clear();
+    }
+
+    /// Passes the times that the requests of an accepted command spent in the block layer to the timeline.
+    fn note_passages(&mut self, now: Instant, place: u32, queue: u16) {
+        if let Some(timeline) = &mut self.timeline
+            && let Some(layer) = self.layers.find_mut::<BlockLayer>()
+        {
+            for passage in layer.take_passages() {
+                timeline.left(now, &passage, u64::from(place), queue);
+            }
+        }
     }
 
     // ---- the end ----

@@ -278,8 +278,7 @@ impl World {
         }
     }
 
-    /// Traces all following events with the timeline that `make` returns; the world must not have begun. With a block
-    /// layer, the timeline follows the commands that it makes of requests.
+    /// Traces all following events with the timeline that `make` returns; the world must not have begun.
     pub fn trace(&mut self, make: impl FnOnce(&mut Device) -> Timeline) {
         self.engine.trace(make);
     }

@@ -94,7 +94,7 @@ const FILES: [(&str, &str); 27] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 243] = [
+const BAD: [(&str, &str); 245] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("check", "missing: --verify <SHELL COMMAND>, <COMMAND>..."),
     ("check --verify true --", "missing: <COMMAND>..."),
@@ -181,6 +181,8 @@ const BAD: [(&str, &str); 243] = [
     ("explain none.fio --device sata-mlc", "none.fio: cannot be read: No such file or directory (os error 2)"),
     ("explain none.toml", "none.toml: cannot be read: No such file or directory (os error 2)"),
     ("explain good.toml --fill 0.5", "--fill belongs to a job file, and good.toml is a scenario: expected --set precondition.fill=0..1"),
+    ("explain good.toml --block-layer cfq", "--block-layer belongs to a job file, and good.toml is a scenario: expected --set block_layer.scheduler=SCHEDULER"),
+    ("explain job.fio --device sata-mlc --block-layer cqf", "`scheduler` in --block-layer cannot be \"cqf\"; did you mean `cfq`? Expected none, deadline or cfq"),
     ("explain good.toml --device sata-mlc", "--device belongs to a job file, and good.toml is a scenario: expected --set device.N.KEY=VALUE"),
     ("explain job.fio --device sata-mlc --slowest 0.1", "--slowest cannot be `0.1`: expected more than 0% and at most 100%, as in 0.1%"),
     ("explain job.fio --device sata-mlc --slowest 0%", "--slowest cannot be `0%`: expected more than 0% and at most 100%, as in 0.1%"),
@@ -642,6 +644,16 @@ fn explanations_add_up_and_agree_with_what_was_measured() {
         let sum: f64 = stages.values().map(|stage| stage["ns"].as_f64().unwrap()).sum();
         assert!((sum / column["latency_ns"].as_f64().unwrap() - 1.0).abs() < 1e-9, "{column}");
     }
+    let layered = "job.fio --device sata-mlc --fill 0.05 --block-layer deadline,depth=1 --output json -q";
+    let measured = read(&format!("fio {layered}"));
+    let mean = measured["jobs"][0]["read"]["lat_ns"]["mean"].as_f64().unwrap();
+    let explained = read(&format!("explain {layered}"));
+    let all = &explained["runs"][0]["kinds"][0]["all"];
+    assert!((all["latency_ns"].as_f64().unwrap() / mean - 1.0).abs() < 1e-6, "{all} {mean}");
+    let stages = all["stages"].as_object().unwrap();
+    let sum: f64 = stages.values().map(|stage| stage["ns"].as_f64().unwrap()).sum();
+    assert!((sum / mean - 1.0).abs() < 1e-6, "{all}");
+    assert!(stages["block layer: in the scheduler"]["ns"].as_f64().unwrap() > 0.0, "{all}");
     let slowest = &run["slowest_requests"][0];
     let number = slowest["request"].as_u64().unwrap();
     let one =

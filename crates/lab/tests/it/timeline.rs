@@ -5,12 +5,13 @@ use flashweir_core::{Bytes, Data, Duration, Instant, Lba, Op, RandomStream};
 use flashweir_device::config::{Allocation, BufferMode, BusOrder, Cell, Metadata, PageTimes, SuspendConfig};
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceConfig};
+use flashweir_host::{CfqConfig, DeadlineConfig, HostConfig, Scheduler};
 use flashweir_sim::live::Live;
 use flashweir_sim::measure::RunResult;
 use flashweir_sim::precondition::{Mode, Pattern, Precondition};
 use flashweir_sim::request::Kind;
 use flashweir_sim::timeline::{
-    Findings, HEAD, Ledger, Limits, Perfetto, Reason, Stage, TAIL, Timeline, Work,
+    Findings, HEAD, Ledger, Limits, Means, Perfetto, Reason, Stage, TAIL, Timeline, Work,
 };
 use flashweir_sim::world::{JobSetup, World};
 use flashweir_workload::fio::{FioJob, parse_job_file};
@@ -48,12 +49,15 @@ struct Traced {
     hash: u64,
 }
 
-fn world(device: Device, seed: u64, text: &str) -> World {
+fn world(device: Device, seed: u64, text: &str, layer: Option<&HostConfig>) -> World {
     let capacity = Bytes(device.geometry().capacity_lbas() * 512);
     let file = parse_job_file("test.fio", text, capacity).unwrap_or_else(|e| panic!("{e}\n{text}"));
     let jobs =
         file.jobs.into_iter().map(|spec| JobSetup::new(spec.name.clone(), FioJob::new(spec, seed))).collect();
-    World::new(device, jobs, Duration::from_secs(1))
+    match layer {
+        Some(layer) => World::with_block_layer(device, jobs, Duration::from_secs(1), layer.clone()),
+        None => World::new(device, jobs, Duration::from_secs(1)),
+    }
 }
 
 fn traced(
@@ -63,7 +67,10 @@ fn traced(
     perfetto: Option<Perfetto>,
     ledger: Option<Ledger>,
 ) -> Traced {
-    let mut world = world(device, seed, text);
+    trace(world(device, seed, text, None), seed, perfetto, ledger)
+}
+
+fn trace(mut world: World, seed: u64, perfetto: Option<Perfetto>, ledger: Option<Ledger>) -> Traced {
     world.trace(|device| Timeline::new(device, perfetto, ledger));
     assert!(world.run(|_| true));
     let findings = world.end_trace().unwrap();
@@ -171,30 +178,7 @@ fn every_nanosecond_of_every_request_is_accounted_for_on_any_device() {
             pattern: Pattern::Random,
         };
         let start = state.apply(device(&config, seed), seed, |_| true).0;
-        let mut plain = world(start.clone(), seed, &text);
-        assert!(plain.run(|_| true));
-        let ledger = Ledger::new(None, None);
-        let out = Shared::default();
-        let limits = Limits { events: u64::MAX, ..Limits::default() };
-        let perfetto = Perfetto::new(Box::new(out.clone()), limits, 0, "");
-        let traced = traced(start, seed, &text, Some(perfetto), Some(ledger));
-        assert_eq!(traced.hash, plain.trace_hash(), "tracing changes nothing: {}", context());
-        let ledger = traced.findings.ledger.unwrap();
-        for kind in ledger.kinds() {
-            let means = ledger.all(Some(kind)).unwrap();
-            let jobs = traced.run.jobs.iter().filter_map(|job| job.kind(kind));
-            let (mut requests, mut sum) = (0, 0.0);
-            for of in jobs {
-                requests += of.requests;
-                sum += of.lat.summary.mean_ns * of.requests as f64;
-            }
-            assert_eq!(means.requests, requests, "{}", context());
-            let off = means.latency_ns / (sum / requests as f64) - 1.0;
-            assert!(off.abs() < 1e-9, "{kind:?}: {off} {}", context());
-        }
-        let means = ledger.all(None).unwrap();
-        let parts: f64 = means.by.iter().flatten().sum();
-        assert!((parts / means.latency_ns - 1.0).abs() < 1e-9);
+        let (means, _, out, device) = accounted(start, seed, &text, None, &context);
         all_ns += means.latency_ns * means.requests as f64;
         for stage in Stage::ALL {
             held_ns += means.reason(stage, Reason::Held) * means.requests as f64;
@@ -206,7 +190,7 @@ fn every_nanosecond_of_every_request_is_accounted_for_on_any_device() {
             }
         }
         if seed % 6 == 0 {
-            check_file(&out.events(), &traced.device, &context());
+            check_file(&out.events(), &device, &context());
         }
     }
     for ((stage, reason), ns) in &seen {
@@ -216,8 +200,116 @@ fn every_nanosecond_of_every_request_is_accounted_for_on_any_device() {
     assert!(held_ns / all_ns < 0.01, "{} of the time has no explanation", held_ns / all_ns);
     for stage in Stage::ALL {
         let met = seen.keys().any(|(of, _)| *of == stage) || stage == Stage::LogFull;
-        assert!(met, "no request met {stage:?}");
+        assert!(met || LAYER.contains(&stage), "no request met {stage:?}");
     }
+}
+
+/// Stages in a block layer.
+const LAYER: [Stage; 4] = [Stage::LayerHeld, Stage::LayerScheduler, Stage::LayerMerged, Stage::LayerDispatch];
+
+/// Runs jobs with a timeline and without; returns the means over all requests, the ledger, the file, and the device. Panics
+/// unless tracing changed nothing and the parts add up to the latencies that were measured.
+fn accounted(
+    start: Device,
+    seed: u64,
+    text: &str,
+    layer: Option<&HostConfig>,
+    context: &dyn Fn() -> String,
+) -> (Means, Ledger, Shared, Device) {
+    let mut plain = world(start.clone(), seed, text, layer);
+    assert!(plain.run(|_| true));
+    let out = Shared::default();
+    let limits = Limits { events: u64::MAX, ..Limits::default() };
+    let perfetto = Perfetto::new(Box::new(out.clone()), limits, 0, "");
+    let ledger = Some(Ledger::new(None, None));
+    let traced = trace(world(start, seed, text, layer), seed, Some(perfetto), ledger);
+    assert_eq!(traced.hash, plain.trace_hash(), "tracing changes nothing: {}", context());
+    let ledger = traced.findings.ledger.unwrap();
+    for kind in ledger.kinds() {
+        let means = ledger.all(Some(kind)).unwrap();
+        let jobs = traced.run.jobs.iter().filter_map(|job| job.kind(kind));
+        let (mut requests, mut sum) = (0, 0.0);
+        for of in jobs {
+            requests += of.requests;
+            sum += of.lat.summary.mean_ns * of.requests as f64;
+        }
+        assert_eq!(means.requests, requests, "{}", context());
+        let off = means.latency_ns / (sum / requests as f64) - 1.0;
+        assert!(off.abs() < 1e-9, "{kind:?}: {off} {}", context());
+    }
+    let means = ledger.all(None).unwrap();
+    let parts: f64 = means.by.iter().flatten().sum();
+    assert!((parts / means.latency_ns - 1.0).abs() < 1e-9);
+    (means, ledger, out, traced.device)
+}
+
+#[test]
+fn a_block_layer_has_stages_of_its_own_and_every_request_in_it_is_accounted_for() {
+    let mut random = RandomStream::new(5, "timeline on a layer");
+    let (deadline, cfq) = (DeadlineConfig::default(), CfqConfig::default());
+    let schedulers = [Scheduler::None, Scheduler::Deadline(deadline), Scheduler::Cfq(cfq)];
+    let mut met: BTreeMap<Stage, f64> = BTreeMap::new();
+    for seed in 0..24 {
+        let config = any_device(&mut random);
+        let text = any_jobs(&mut random) + "[neighbours]\nrw=write\nbs=4k\niodepth=16\nsize=64k\nloops=20\n";
+        let host = HostConfig {
+            scheduler: schedulers[seed as usize % 3],
+            depth: 1 + random.below(40) as u32,
+            merge_blocks_max: [0, 64, 1024][random.below(3) as usize],
+            retry_on_completion: random.chance(0.8),
+            ..HostConfig::default()
+        };
+        let context = || format!("seed {seed}\n{config:?}\n{host:?}\n{text}");
+        let start = filled(&config, seed, 0.6);
+        let (means, _, out, device) = accounted(start, seed, &text, Some(&host), &context);
+        for stage in LAYER {
+            *met.entry(stage).or_default() += means.stage(stage);
+        }
+        assert!(host.merge_blocks_max > 0 || means.stage(Stage::LayerMerged) == 0.0, "{}", context());
+        if seed % 6 == 0 {
+            check_file(&out.events(), &device, &context());
+        }
+    }
+    assert!(met.values().all(|ns| *ns > 0.0), "{met:?}");
+}
+
+#[test]
+fn requests_wait_in_a_block_layer_for_what_they_met_there() {
+    // One die, reads of one length, one command at a time: the closed form of a queue.
+    let mut config = preset("mqsim-small-ideal").unwrap();
+    let g = &mut config.geometry;
+    (g.channels, g.chips_per_channel, g.dies_per_chip, g.planes_per_die) = (1, 1, 1, 1);
+    config.timing.multi_plane = false;
+    let host = |depth, merge_blocks_max| HostConfig {
+        scheduler: Scheduler::None,
+        depth,
+        merge_blocks_max,
+        ..HostConfig::default()
+    };
+    let explained = |config: &DeviceConfig, text: &str, host: &HostConfig| {
+        accounted(filled(config, 1, 0.6), 1, text, Some(host), &|| text.to_owned()).1
+    };
+    // Eight in flight, of which the device has one: a request waits for the seven before it.
+    let text = "[j]\nrw=randread\nbs=8k\niodepth=8\nnorandommap\nsize=50%\nnumber_ios=4000\n";
+    let median = explained(&config, text, &host(1, 0)).median(Some(Kind::Read)).unwrap();
+    let alone = 102_442.0;
+    assert!((median.stage(Stage::LayerScheduler) - 7.0 * alone).abs() < 1.0, "{median:?}");
+    assert!((median.latency_ns - 8.0 * alone).abs() < 1.0, "{median:?}");
+    assert!(
+        [Stage::LayerHeld, Stage::LayerMerged, Stage::LayerDispatch]
+            .iter()
+            .all(|stage| median.stage(*stage) == 0.0)
+    );
+    // The link has room for fewer commands than the layer believes, so that a command is refused and offered again.
+    config.link.queue_depth = 1;
+    let median = explained(&config, text, &host(32, 0)).median(Some(Kind::Read)).unwrap();
+    let (scheduler, dispatch) = (median.stage(Stage::LayerScheduler), median.stage(Stage::LayerDispatch));
+    assert!((scheduler + dispatch - 7.0 * alone).abs() < 1.0, "{median:?}");
+    assert!((dispatch - alone).abs() < 1.0, "the one that was refused is the next: {median:?}");
+    // Writes of the same place leave one after the other, and each waits until the one before it has left.
+    let text = "[j]\nrw=randwrite\nbs=8k\niodepth=4\nnorandommap\nsize=8k\nio_size=3200k\n";
+    let means = explained(&config, text, &host(1, 0)).all(None).unwrap();
+    assert!(means.stage(Stage::LayerHeld) > means.stage(Stage::LayerScheduler), "{means:?}");
 }
 
 #[test]

@@ -6,13 +6,16 @@
 //! feeds [`Spans`], and those feed a Perfetto file ([`Perfetto`]) and sums for a reader ([`Ledger`]).
 //!
 //! ```text
-//! timeline.submitted(now, id, asked)     the host wants something
+//! timeline.submitted(id, asked)          the host wants something
 //! timeline.sent(now, id)                 it is on the link
 //! device.command(…), device.event(…)
 //! timeline.device(now, &mut device)      after each of these calls
 //! timeline.seen(now, id, counts)         the host has seen the completion
 //! timeline.finish(now, &mut device)      at the end
 //! ```
+//!
+//! Where a block layer makes the commands, `timeline.entered(now, token, asked)` takes the place of `submitted`, and
+//! `timeline.left(now, &passage, id, queue)` says for each request of a command that it has left the layer in it.
 //!
 //! Invariants: a timeline changes no answer and no time of the device; the pieces of a request follow each other
 //! without a gap and add up to its latency, asserted for each request.
@@ -35,7 +38,8 @@ use flashweir_core::Instant;
 use flashweir_device::Device;
 use flashweir_device::config::Allocation;
 use flashweir_device::trace::{Record, Traced};
-use request::Open;
+use flashweir_host::Passage;
+use request::{Open, Unfinished};
 use std::collections::BTreeMap;
 
 /// Traces the requests of one device.
@@ -43,6 +47,8 @@ use std::collections::BTreeMap;
 pub struct Timeline {
     spans: Spans,
     open: BTreeMap<u64, Open>,
+    /// Requests that wait in the layers of the host, by their tokens.
+    waiting: BTreeMap<u64, Unfinished>,
     numbers: u64,
     perfetto: Option<Perfetto>,
     ledger: Option<Ledger>,
@@ -69,21 +75,62 @@ impl Timeline {
         if let Some(perfetto) = &mut perfetto {
             perfetto.begin(device);
         }
-        Self { spans, open: BTreeMap::new(), numbers: 0, perfetto, ledger, over: false }
+        Self {
+            spans,
+            open: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            numbers: 0,
+            perfetto,
+            ledger,
+            over: false,
+        }
     }
 
     /// Records that the host wants something; `id` is the id of its command, reused at the earliest after its
     /// completion was seen.
     pub fn submitted(&mut self, id: u64, asked: Asked) {
+        if self.over {
+            return;
+        }
+        let request = self.unfinished(id, asked, None);
+        self.open.insert(id, Open { requests: vec![request], ..Open::default() });
+    }
+
+    fn unfinished(&mut self, token: u64, asked: Asked, entered: Option<Instant>) -> Unfinished {
         let number = self.numbers;
         self.numbers += 1;
-        self.open.insert(id, Open { number, asked, sent: None, served: None });
+        Unfinished { number, token, asked, entered, waited: Vec::new() }
+    }
+
+    /// Records that a request came to the block layer; `token` is reused at the earliest after its completion was seen.
+    pub fn entered(&mut self, now: Instant, token: u64, asked: Asked) {
+        if self.over {
+            return;
+        }
+        let request = self.unfinished(token, asked, Some(now));
+        self.waiting.insert(token, request);
+    }
+
+    /// Records that a request has left the block layer in command `id` on this queue of the link.
+    pub fn left(&mut self, now: Instant, passage: &Passage, id: u64, queue: u16) {
+        let Some(mut request) = self.waiting.remove(&passage.token).filter(|_| !self.over) else { return };
+        let entered = request.entered.unwrap_or(now);
+        let stage = if passage.is_merged { Stage::LayerMerged } else { Stage::LayerScheduler };
+        let edges = [
+            (Stage::LayerHeld, entered, passage.ready),
+            (stage, passage.ready, passage.offered),
+            (Stage::LayerDispatch, passage.offered, now),
+        ];
+        request.waited =
+            edges.map(|(stage, from, until)| Piece::plain(stage, Reason::Itself, from, until)).into();
+        request.asked.queue = queue;
+        self.open.entry(id).or_default().requests.push(request);
     }
 
     /// Records that the command is on the link.
     pub fn sent(&mut self, now: Instant, id: u64) {
-        if let Some(open) = self.open.get_mut(&id) {
-            open.sent = Some(now);
+        if !self.over {
+            self.open.entry(id).or_default().sent = Some(now);
         }
     }
 
@@ -102,7 +149,7 @@ impl Timeline {
             perfetto.counters(now, device);
             self.over = perfetto.is_full(now) && self.ledger.is_none();
             if self.over {
-                perfetto.end(now, &self.spans, &self.open);
+                perfetto.end(now, &self.spans, &self.open, &self.waiting);
                 device.set_tracing(false);
             }
         }
@@ -115,37 +162,41 @@ impl Timeline {
         self.spans.feed(record);
         if let Traced::Arrived { command, id } = record.what
             && let Some(open) = self.open.get(&id.0)
-            && matches!(open.asked.kind, Kind::Trim | Kind::WriteZeroes)
+            && open.requests.iter().any(|of| matches!(of.asked.kind, Kind::Trim | Kind::WriteZeroes))
         {
             self.spans.note_trim(command);
         }
     }
 
-    /// Records that the host has seen the completion; `counts` if the request belongs to the results.
-    pub fn seen(&mut self, now: Instant, id: u64, counts: bool) {
+    /// Records that the host has seen the completion; `counts` says of the token of each request in it whether the request
+    /// belongs to the results. Without layers, the token is the command's id.
+    pub fn seen(&mut self, now: Instant, id: u64, counts: impl Fn(u64) -> bool) {
         if self.over {
             return;
         }
-        let Some(Open { number, asked, sent, served: Some(served) }) = self.open.remove(&id) else { return };
+        let Some(Open { requests, sent, served: Some(served) }) = self.open.remove(&id) else { return };
         let sent = sent.unwrap_or(served.arrived);
-        let from = asked.intended.min(sent);
-        let mut pieces = Vec::with_capacity(served.pieces.len() + 3);
-        let edge = |stage, from, until| Piece::plain(stage, Reason::Itself, from, until);
-        pieces.push(edge(Stage::HostQueue, from, sent));
-        pieces.push(edge(Stage::LinkDown, sent, served.arrived));
-        pieces.extend(served.pieces);
-        pieces.push(edge(Stage::LinkUp, served.completed, now));
-        pieces.retain(|piece| piece.from < piece.until);
-        let end = pieces.iter().try_fold(from, |at, piece| (piece.from == at).then_some(piece.until));
-        assert_eq!(end, Some(now), "the pieces of request {number} follow each other: {pieces:?}");
-        let behind = served.behind;
-        let request =
-            Request { number, asked, from, until: now, pieces, behind, failed: served.failed, counts };
-        if let Some(perfetto) = &mut self.perfetto {
-            perfetto.request(&request);
-        }
-        if let Some(ledger) = &mut self.ledger {
-            ledger.add(request);
+        for request in requests {
+            let from = request.from(Some(sent));
+            let Unfinished { number, token, asked, entered, waited } = request;
+            let mut pieces = Vec::with_capacity(waited.len() + served.pieces.len() + 3);
+            let edge = |stage, from, until| Piece::plain(stage, Reason::Itself, from, until);
+            pieces.push(edge(Stage::HostQueue, from, entered.unwrap_or(sent)));
+            pieces.extend(waited);
+            pieces.push(edge(Stage::LinkDown, sent, served.arrived));
+            pieces.extend(&served.pieces);
+            pieces.push(edge(Stage::LinkUp, served.completed, now));
+            pieces.retain(|piece| piece.from < piece.until);
+            let end = pieces.iter().try_fold(from, |at, piece| (piece.from == at).then_some(piece.until));
+            assert_eq!(end, Some(now), "the pieces of request {number} follow each other: {pieces:?}");
+            let (behind, failed, counts) = (served.behind, served.failed, counts(token));
+            let request = Request { number, asked, from, until: now, pieces, behind, failed, counts };
+            if let Some(perfetto) = &mut self.perfetto {
+                perfetto.request(&request);
+            }
+            if let Some(ledger) = &mut self.ledger {
+                ledger.add(request);
+            }
         }
     }
 
@@ -159,7 +210,7 @@ impl Timeline {
         self.device(now, device);
         device.set_tracing(false);
         if let Some(perfetto) = self.perfetto.as_mut().filter(|_| !self.over) {
-            perfetto.end(now, &self.spans, &self.open);
+            perfetto.end(now, &self.spans, &self.open, &self.waiting);
         }
         Findings { perfetto: self.perfetto.map(Perfetto::finish), ledger: self.ledger }
     }

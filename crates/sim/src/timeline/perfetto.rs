@@ -10,7 +10,7 @@
 //!
 //! Deliberately absent: sorting. Perfetto sorts events by time and keeps the order of equal times.
 
-use super::request::{Open, Request};
+use super::request::{Open, Request, Unfinished};
 use super::spans::{NO_ROOM, Piece, Reason, Spans, Work};
 use crate::request::Kind;
 use flashweir_core::units::LBA_BYTES;
@@ -293,7 +293,7 @@ impl Perfetto {
             Traced::Completed { command, .. } => {
                 self.in_device = self.in_device.saturating_sub(1);
                 if let Some(wait) = self.waits.remove(&command) {
-                    let asked = spans.command_id(command).and_then(|id| open.get(&id));
+                    let asked = first_of(command, spans, open);
                     self.flush(now, wait, asked, "");
                 }
             }
@@ -483,7 +483,7 @@ impl Perfetto {
         &mut self,
         now: Instant,
         (units, log, since): (u32, bool, Instant),
-        asked: Option<&Open>,
+        asked: Option<&Unfinished>,
         state: &str,
     ) {
         if !self.wanted(since, now) || since == now {
@@ -546,7 +546,13 @@ impl Perfetto {
     }
 
     /// Writes the open slices, up to `now`.
-    pub(super) fn end(&mut self, now: Instant, spans: &Spans, open: &BTreeMap<u64, Open>) {
+    pub(super) fn end(
+        &mut self,
+        now: Instant,
+        spans: &Spans,
+        open: &BTreeMap<u64, Open>,
+        waiting: &BTreeMap<u64, Unfinished>,
+    ) {
         self.until = now.min(self.limits.until);
         for station in (0..self.dies.len() as u32).map(StationId) {
             if let Some(working) = self.dies[station.0 as usize].working.take() {
@@ -568,11 +574,12 @@ impl Perfetto {
         }
         self.log_ends(now, UNFINISHED);
         while let Some((command, wait)) = self.waits.pop_first() {
-            let asked = spans.command_id(command).and_then(|id| open.get(&id));
+            let asked = first_of(command, spans, open);
             self.flush(now, wait, asked, UNFINISHED);
         }
-        for Open { number, asked, sent, .. } in open.values() {
-            let from = asked.intended.min(sent.unwrap_or(asked.intended));
+        let sent = open.values().flat_map(|open| open.requests.iter().map(|request| (request, open.sent)));
+        for (request, sent) in sent.chain(waiting.values().map(|request| (request, None))) {
+            let (Unfinished { number, asked, .. }, from) = (request, request.from(sent));
             if from < now && self.wanted(from, now) {
                 let args = asked_args(*number, asked.lba.0, asked.blocks, asked.fua) + UNFINISHED;
                 let (queue, kind) = (format!("queue {}", asked.queue), kind_name(asked.kind));
@@ -612,14 +619,19 @@ fn asked_args(number: u64, lba: u64, blocks: u32, fua: bool) -> String {
     format!("\"request\":{number},\"lba\":{lba},\"bytes\":{bytes}{fua}")
 }
 
-/// Describes the bytes of an operation and the request that it serves.
+/// Returns the first request in a command of the device.
+fn first_of<'a>(command: u32, spans: &Spans, open: &'a BTreeMap<u64, Open>) -> Option<&'a Unfinished> {
+    open.get(&spans.command_id(command)?)?.requests.first()
+}
+
+/// Describes the bytes of an operation and the request that it serves, the first one of several.
 fn of(op: &Op, spans: &Spans, open: &BTreeMap<u64, Open>) -> String {
-    let command = match op.purpose {
-        Purpose::HostRead { command } | Purpose::Merge { command } => spans.command_id(command),
+    let request = match op.purpose {
+        Purpose::HostRead { command } | Purpose::Merge { command } => first_of(command, spans, open),
         _ => None,
     };
-    match command.and_then(|id| open.get(&id)) {
-        Some(open) => format!("\"bytes\":{},\"request\":{}", op.bytes, open.number),
+    match request {
+        Some(request) => format!("\"bytes\":{},\"request\":{}", op.bytes, request.number),
         None => format!("\"bytes\":{}", op.bytes),
     }
 }

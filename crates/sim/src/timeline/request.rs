@@ -44,9 +44,29 @@ pub struct Request {
 
 /// An unfinished request.
 #[derive(Clone, Debug)]
-pub(crate) struct Open {
+pub(crate) struct Unfinished {
     pub(crate) number: u64,
+    /// The host's name of it, among those that wait in layers.
+    pub(crate) token: u64,
     pub(crate) asked: Asked,
+    /// Time at which layers of the host got it, if there are any.
+    pub(crate) entered: Option<Instant>,
+    /// The pieces of its time in the layers.
+    pub(crate) waited: Vec<Piece>,
+}
+
+impl Unfinished {
+    /// Returns the start of its latency; `sent` is when its command was put onto the link.
+    pub(crate) fn from(&self, sent: Option<Instant>) -> Instant {
+        let begun = self.entered.or(sent).unwrap_or(self.asked.intended);
+        self.asked.intended.min(begun)
+    }
+}
+
+/// An unfinished command and the requests in it: one, or those that a layer has put together.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Open {
+    pub(crate) requests: Vec<Unfinished>,
     pub(crate) sent: Option<Instant>,
     pub(crate) served: Option<Served>,
 }

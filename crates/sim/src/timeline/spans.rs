@@ -74,6 +74,14 @@ impl Work {
 pub enum Stage {
     /// The host holds the request back: its job or its queue is full.
     HostQueue,
+    /// The request waits in the block layer for an earlier epoch or for earlier requests on the same sectors.
+    LayerHeld,
+    /// The request waits in the block layer's scheduler.
+    LayerScheduler,
+    /// The request is part of another one, which waits in the block layer.
+    LayerMerged,
+    /// The request has left the scheduler, and the device's queue has no room for it.
+    LayerDispatch,
     /// The request travels from the host to the device.
     LinkDown,
     /// Data move into or out of the buffer memory.
@@ -95,12 +103,16 @@ pub enum Stage {
 }
 
 /// Number of stages.
-pub const STAGES: usize = 10;
+pub const STAGES: usize = 14;
 
 impl Stage {
     /// All stages, in the order in which a request passes them.
     pub const ALL: [Self; STAGES] = [
         Self::HostQueue,
+        Self::LayerHeld,
+        Self::LayerScheduler,
+        Self::LayerMerged,
+        Self::LayerDispatch,
         Self::LinkDown,
         Self::Memory,
         Self::Merge,
@@ -116,6 +128,10 @@ impl Stage {
     pub fn name(self) -> &'static str {
         match self {
             Self::HostQueue => "host queue",
+            Self::LayerHeld => "block layer: behind earlier requests",
+            Self::LayerScheduler => "block layer: in the scheduler",
+            Self::LayerMerged => "block layer: merged into a waiting request",
+            Self::LayerDispatch => "block layer: device queue full",
             Self::LinkDown => "link down",
             Self::Memory => "buffer memory",
             Self::Merge => "old content of a partial unit",
