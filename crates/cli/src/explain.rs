@@ -100,6 +100,7 @@ enum KindArg {
     Write,
     Trim,
     WriteZeroes,
+    Share,
     Flush,
 }
 
@@ -110,6 +111,7 @@ impl KindArg {
             Self::Write => Kind::Write,
             Self::Trim => Kind::Trim,
             Self::WriteZeroes => Kind::WriteZeroes,
+            Self::Share => Kind::Share,
             Self::Flush => Kind::Flush,
         }
     }

@@ -34,7 +34,8 @@ pub(crate) fn control_of(path: &Path) -> PathBuf {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Shows, for each disk: requests and bytes per second and their latency since the last picture, percentiles since
-the beginning, how full the buffer is, write amplification, garbage collection, wear, free blocks, and how busy each die is.
+the beginning, how full the buffer is, write amplification, garbage collection, wear, free blocks, and how busy each die is; with
+SHARE also the remapped units and how full the table of shared pages is.
 Ctrl-C ends the view and not the server. Where the output is no terminal, one picture is printed; as JSON it is the status at one instant."
 )]
 pub(crate) struct TopArgs {
@@ -198,6 +199,17 @@ fn disk_picture(text: &mut String, old: &DiskStatus, disk: &DiskStatus, wall_s: 
         delta(2) as f64 / wall_s,
         disk.erases.saturating_sub(old.erases) as f64 / wall_s
     );
+    let [shared, copied, used, room] = disk.shares;
+    if room > 0 {
+        let per_s = |now: u64, before: u64| now.saturating_sub(before) as f64 / wall_s;
+        let _ = writeln!(
+            text,
+            "  share   [{}] {used} of {room} pages in the table; {:.0} units/s remapped, {:.0} units/s copied",
+            bar(used as f64 / room as f64, 0.0, 40),
+            per_s(shared, old.shares[0]),
+            per_s(copied, old.shares[1])
+        );
+    }
     let _ = writeln!(
         text,
         "  blocks  free per plane: least {}, mean {:.1}; erases per block: {} to {}, mean {:.2}",
@@ -251,6 +263,7 @@ mod tests {
             kinds: vec![kind(requests, mean)],
             buffer: [100, 50, 25],
             units: [10, 10, 5, 0],
+            shares: [requests, requests / 100, 30, 40],
             time_ns,
             die_busy_ns: vec![busy, 0],
             ..DiskStatus::default()
@@ -269,5 +282,12 @@ mod tests {
         assert!(text.contains("[██████████▒▒▒▒▒▒▒▒▒▒····················] 50 of 100 units"), "{text}");
         assert!(text.contains("WAF – now, 1.50 in all"), "{text}");
         assert!(text.contains("[▄ ] 25 % busy"), "{text}");
+        let table = "▒".repeat(30) + &"·".repeat(10);
+        let share =
+            format!("[{table}] 30 of 40 pages in the table; 200 units/s remapped, 2 units/s copied\n");
+        assert!(text.contains(&share), "{text}");
+        let without =
+            Status { disks: vec![DiskStatus { shares: [0; 4], ..now.disks[0].clone() }], ..now.clone() };
+        assert!(!picture(&before, &without).contains("share"), "a device without SHARE has no such line");
     }
 }

@@ -50,6 +50,7 @@ fn lines(info: &TraceInfo) -> String {
         ("reads", info.reads, info.read_bytes),
         ("writes", info.writes, info.write_bytes),
         ("trims", info.trims, info.trim_bytes),
+        ("shares", info.shares, info.share_bytes),
     ] {
         if count > 0 {
             let share = count as f64 * 100.0 / info.requests as f64;

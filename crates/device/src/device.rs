@@ -221,6 +221,11 @@ impl Device {
         each!(&self.kind, ssd => ssd.firmware.buffer_use())
     }
 
+    /// Number of physical units that SHARE has given to several pages; the table has room for `ftl.share.pages`.
+    pub fn virtual_pages(&self) -> u64 {
+        each!(&self.kind, ssd => ssd.firmware.virtual_pages())
+    }
+
     /// Free blocks per plane: the least, and the mean over the planes.
     pub fn free_blocks(&self) -> (u64, f64) {
         each!(&self.kind, ssd => ssd.cx.flash.free_blocks())

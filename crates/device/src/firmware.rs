@@ -103,6 +103,11 @@ pub(crate) trait Firmware: Clone + Debug + Sized {
     /// Number of slots of the buffer, of slots in use and of dirty slots; in mapping units.
     fn buffer_use(&self) -> [u64; 3];
 
+    /// Number of virtual pages: physical units that SHARE has given to several pages.
+    fn virtual_pages(&self) -> u64 {
+        0
+    }
+
     /// Bytes of memory in use for the firmware's own state.
     fn memory_bytes(&self) -> u64;
 

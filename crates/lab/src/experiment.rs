@@ -25,6 +25,7 @@ use flashweir_device::{Device, DeviceOptions};
 use flashweir_sim::check_block_layer;
 use flashweir_sim::measure::{IoLog, RunResult};
 use flashweir_sim::precondition::Mode;
+use flashweir_sim::request::Kind;
 use flashweir_sim::timeline::{Findings, Ledger, Perfetto, Timeline};
 use flashweir_sim::workload::Workload;
 use flashweir_sim::world::{JobSetup, Progress, World};
@@ -71,6 +72,13 @@ pub enum ExperimentError {
         /// The fault.
         reason: String,
     },
+    /// A trace with remaps that a device cannot execute.
+    Share {
+        /// Name of the device, if there are several.
+        device: Option<String>,
+        /// The fault.
+        reason: String,
+    },
     /// A block layer that does not fit a device.
     BlockLayer {
         /// Name of the device, if there are several.
@@ -89,12 +97,13 @@ impl fmt::Display for ExperimentError {
             Self::Fio { device: None, error } => error.fmt(f),
             Self::Replay { device: None, error } => error.fmt(f),
             Self::BlockLayer { device: Some(device), reason }
+            | Self::Share { device: Some(device), reason }
             | Self::Segments { device: Some(device), reason } => {
                 write!(f, "{reason} (on device {device})")
             }
-            Self::BlockLayer { device: None, reason } | Self::Segments { device: None, reason } => {
-                f.write_str(reason)
-            }
+            Self::BlockLayer { device: None, reason }
+            | Self::Share { device: None, reason }
+            | Self::Segments { device: None, reason } => f.write_str(reason),
         }
     }
 }
@@ -409,7 +418,11 @@ fn plan(
                 let jobs = parse_job_file(file, text, Bytes(blocks * LBA_BYTES))
                     .map_err(|error| ExperimentError::Fio { device: name(device), error })?;
                 warn(jobs.warnings);
-                let fault = |spec: &JobSpec| misplaced(spec, device).or_else(|| unverifiable(spec, device));
+                let fault = |spec: &JobSpec| {
+                    misplaced(spec, device)
+                        .or_else(|| unverifiable(spec, device))
+                        .or_else(|| unshareable(spec, device))
+                };
                 if let Some(fault) = jobs.jobs.iter().find_map(fault) {
                     let error = FioError { file: file.clone(), line: 0, fault: Box::new(fault) };
                     return Err(ExperimentError::Fio { device: name(device), error });
@@ -429,6 +442,8 @@ fn plan(
                         None => Replay::new(Arc::clone(&trace), replay, capacity_blocks).map(drop),
                     };
                     tried.map_err(|error| ExperimentError::Replay { device: name(device), error })?;
+                    remaps(&trace, device)
+                        .map_err(|reason| ExperimentError::Share { device: name(device), reason })?;
                     let (trace, config) = (Arc::clone(&trace), replay.clone());
                     Ok(Plan::Trace { trace, config, capacity_blocks, zones })
                 })
@@ -520,6 +535,60 @@ fn unverifiable(spec: &JobSpec, device: &DeviceConfig) -> Option<Fault> {
             Bytes(unit * LBA_BYTES)
         ),
     })
+}
+
+/// Most sectors of one SHARE of a device; the error is the sentence that says what the device lacks.
+fn share_blocks_max(device: &DeviceConfig, what: &str) -> Result<u64, String> {
+    let share = &device.ftl.share;
+    if device.firmware.is_page() && share.pages > 0 {
+        return Ok(u64::from(share.batch) * Geometry::new(device).lbas_per_unit);
+    }
+    Err(format!(
+        "{what} needs a device with SHARE: expected `ftl.share.pages` above 0, as in the preset `share-960evo`"
+    ))
+}
+
+/// Reason why the remaps of this job cannot run on this device, if any.
+fn unshareable(spec: &JobSpec, device: &DeviceConfig) -> Option<Fault> {
+    let sources = spec.share_from?;
+    let conflict = |reason: String| Some(Fault::Conflict { section: spec.name.clone(), reason });
+    let most = match share_blocks_max(device, "`share_from`") {
+        Ok(most) => most,
+        Err(reason) => return conflict(reason),
+    };
+    let unit = Geometry::new(device).lbas_per_unit;
+    let sizes = &spec.sizes[Direction::Write as usize];
+    let places = [u64::from(spec.align_blocks[Direction::Write as usize]), spec.region.first.0, sources.0];
+    let bytes = |blocks: u64| Bytes(blocks * LBA_BYTES);
+    if !sizes.are_multiples_of(unit) || places.iter().any(|blocks| !blocks.is_multiple_of(unit)) {
+        return conflict(format!(
+            "`share_from` remaps whole mapping units: expected writes and sources that are multiples of {} in size and place",
+            bytes(unit)
+        ));
+    }
+    (u64::from(sizes.max_blocks()) > most).then(|| Fault::Conflict {
+        section: spec.name.clone(),
+        reason: format!(
+            "a write of {} is more than one SHARE of this device: expected at most {} (ftl.share.batch)",
+            bytes(sizes.max_blocks().into()),
+            bytes(most)
+        ),
+    })
+}
+
+/// Checks that a device can execute the remaps of a trace, if there are any.
+fn remaps(trace: &Trace, device: &DeviceConfig) -> Result<(), String> {
+    let shares = trace.records().iter().filter(|record| record.kind == Kind::Share);
+    let Some(longest) = shares.map(|record| record.blocks).max() else { return Ok(()) };
+    let most = share_blocks_max(device, &format!("{}: a trace with remaps", trace.file()))?;
+    match u64::from(longest) > most {
+        true => Err(format!(
+            "{}: a remap of {longest} sectors is more than one SHARE of this device: expected at most {most} \
+             (ftl.share.batch)",
+            trace.file()
+        )),
+        false => Ok(()),
+    }
 }
 
 impl Plan {

@@ -106,6 +106,10 @@ pub struct DiskStatus {
     pub free_blocks: (u64, f64),
     /// Units that the host wrote, that were programmed for it, that GC moved, and filler and metadata.
     pub units: [u64; 4],
+    /// SHARE: remapped units, those that were copied because the table was full, and entries of the table in use and in all; all 0
+    /// on a device without the command.
+    #[serde(default)]
+    pub shares: [u64; 4],
     /// Erases since the power came on; least, mean and largest erase count of a block.
     pub erases: u64,
     /// Erase counts of blocks: least, mean, largest.
@@ -132,6 +136,12 @@ impl DiskStatus {
                 metrics.user_units_programmed,
                 metrics.gc_units_moved,
                 metrics.filler_units + metrics.meta_units,
+            ],
+            shares: [
+                metrics.host_units_shared,
+                metrics.share_copies,
+                device.virtual_pages(),
+                u64::from(device.config().ftl.share.pages),
             ],
             erases: metrics.erases,
             wear: device.wear(),

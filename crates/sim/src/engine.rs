@@ -585,11 +585,15 @@ impl<O: Own> Engine<O> {
 
 /// Describes a command for a timeline; commands that no present device supports count as empty writes.
 fn asked(intended: Instant, command: &Command) -> Asked {
-    let (kind, lba, blocks) = match command.op {
-        Op::Read { lba, blocks } => (Kind::Read, lba, blocks),
-        Op::Write { lba, blocks, .. } => (Kind::Write, lba, blocks),
-        Op::Trim { lba, blocks } => (Kind::Trim, lba, blocks),
-        Op::WriteZeroes { lba, blocks } => (Kind::WriteZeroes, lba, blocks),
+    let (kind, lba, blocks) = match &command.op {
+        &Op::Read { lba, blocks } => (Kind::Read, lba, blocks),
+        &Op::Write { lba, blocks, .. } => (Kind::Write, lba, blocks),
+        &Op::Trim { lba, blocks } => (Kind::Trim, lba, blocks),
+        &Op::WriteZeroes { lba, blocks } => (Kind::WriteZeroes, lba, blocks),
+        Op::Share(pairs) => {
+            let first = pairs.first().map_or(Lba(0), |pair| pair.dst);
+            (Kind::Share, first, pairs.iter().map(|pair| pair.blocks).fold(0, u32::saturating_add))
+        }
         Op::Flush | Op::RFlush(_) => (Kind::Flush, Lba(0), 0),
         _ => (Kind::Write, Lba(0), 0),
     };

@@ -176,6 +176,7 @@ impl Workload for Ageing {
                     kind: Kind::Write,
                     lba: Lba(lpn.0 * u64::from(self.blocks)),
                     blocks: self.blocks,
+                    source: Lba(0),
                     fua: false,
                     handle: Handle(0),
                     intended: now,

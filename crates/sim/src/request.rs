@@ -18,6 +18,8 @@ pub enum Kind {
     Trim,
     /// Make a range read as zeros.
     WriteZeroes,
+    /// Make a range take over the content of another one, by an atomic remap (SHARE).
+    Share,
     /// Make everything that completed before durable (fsync, fdatasync, a cache flush).
     Flush,
 }
@@ -31,6 +33,8 @@ pub struct Request {
     pub lba: Lba,
     /// Number of sectors of 512 bytes; 0 for a flush.
     pub blocks: u32,
+    /// First sector of the range whose content a SHARE takes over; 0 for other kinds.
+    pub source: Lba,
     /// Force unit access: complete only when durable.
     pub fua: bool,
     /// Placement of a write.

@@ -14,7 +14,7 @@ use crate::measure::{DeviceTotals, IoLog, MetricValue, Recorder, RunResult, Samp
 use crate::request::{Kind, Request};
 use crate::timeline::{Findings, Timeline};
 use crate::workload::{Step, Workload};
-use flashweir_core::command::{APPEND_NAMESPACE, Contents, Done, Payload, SegmentId, pattern};
+use flashweir_core::command::{APPEND_NAMESPACE, Contents, Done, Payload, SegmentId, SharePair, pattern};
 use flashweir_core::random::mix;
 use flashweir_core::{Command, Data, Duration, Instant, Lba, Lpn, Op};
 use flashweir_device::config::FirmwareKind;
@@ -472,12 +472,13 @@ impl World {
             entry.recorder = Some(recorder);
         }
         let queue = entry.queue;
-        let Request { kind, lba, blocks, fua, handle, intended, .. } = request;
+        let Request { kind, lba, blocks, source, fua, handle, intended, .. } = request;
         let op = match kind {
             Kind::Read => Op::Read { lba, blocks },
             Kind::Write => Op::Write { lba, blocks, data: self.data(request, number) },
             Kind::Trim => Op::Trim { lba, blocks },
             Kind::WriteZeroes => Op::WriteZeroes { lba, blocks },
+            Kind::Share => Op::Share([SharePair { dst: lba, src: source, blocks }].into()),
             Kind::Flush => Op::Flush,
         };
         let mut command = Command::new(u64::from(place), op);

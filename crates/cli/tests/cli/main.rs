@@ -58,9 +58,11 @@ const ZEROS: &str = match std::str::from_utf8(&[0; 8192]) {
 };
 
 /// Files that stand in the directory of every test.
-const FILES: [(&str, &str); 27] = [
+const FILES: [(&str, &str); 29] = [
     ("placed.fio", "[p]\nfdp=1\nfdp_pli=3\nrw=write\nbs=64k\nsize=64m\n"),
     ("zoned.fio", "[z]\nzonemode=zbd\nzonesize=16m\nrw=write\nbs=64k\nsize=64m\n"),
+    ("share.fio", "[s]\nrw=write\nbs=64k\nsize=16m\noffset=64m\nshare_from=0\n"),
+    ("share.log", "fio version 3 iolog\n0 /f add\n1 /f write 0 8192\n9 /f share 81920 8192 0\n"),
     ("job.fio", "[j]\nrw=randread\nbs=4k\niodepth=4\nsize=64m\nnumber_ios=2000\n"),
     ("option.fio", "[j]\nrw=randread\niodept=4\n"),
     ("value.fio", "[j]\nrw=randread\n\nbs=700\n"),
@@ -94,7 +96,7 @@ const FILES: [(&str, &str); 27] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 245] = [
+const BAD: [(&str, &str); 249] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("check", "missing: --verify <SHELL COMMAND>, <COMMAND>..."),
     ("check --verify true --", "missing: <COMMAND>..."),
@@ -189,7 +191,7 @@ const BAD: [(&str, &str); 245] = [
     ("explain job.fio --device sata-mlc --request x", "--request cannot be `x`: expected a whole number of 0 or more"),
     ("explain job.fio --device sata-mlc --fill 0 --request 2000", "--request 2000: there is none with this number: 2,000 requests completed, counted from 0"),
     ("explain job.fio --device sata-mlc --device amf-page --request 1", "--request names a request of one run and this scenario has 2: expected one device, one workload and one seed"),
-    ("explain job.fio --device sata-mlc --kind erase", "--kind cannot be `erase`: expected read, write, trim, write-zeroes or flush"),
+    ("explain job.fio --device sata-mlc --kind erase", "--kind cannot be `erase`: expected read, write, trim, write-zeroes, share or flush"),
     ("explain job.fio --device sata-mlc --kind read --request 1", "--kind cannot be used with --request <N>"),
     ("replay good.trace --device sata-mlc --perfetto none/t.json", "none/t.json cannot be written: there is no directory none"),
     ("replay good.trace --device sata-mlc --limit 0", "--limit cannot be `0`: expected a whole number of 1 or more"),
@@ -328,6 +330,10 @@ const BAD: [(&str, &str); 245] = [
     ("replay good.trace --device amf", "good.trace: request 2, at sector 8, does not fit zones: nothing is written in its zone: expected sector 0"),
     ("serve amf", "device 0 (amf): firmware = append: expected page: a host that writes sectors in place needs a device with a page namespace (of the card of AMF there are `amf-page`, `amf-dftl` and `amf-fdp`)"),
     ("fio zoned.fio --device amf --set append.lanes=3", "device 0 (amf): append.lanes = 3: expected 0, or a part of the 32 planes into which they can be divided"),
+    ("fio share.fio --device sata-mlc", "share.fio: [s]: `share_from` needs a device with SHARE: expected `ftl.share.pages` above 0, as in the preset `share-960evo`"),
+    ("fio share.fio --device share-960evo --set ftl.share.batch=8", "share.fio: [s]: a write of 64KiB is more than one SHARE of this device: expected at most 32KiB (ftl.share.batch)"),
+    ("replay share.log --device sata-mlc", "share.log: a trace with remaps needs a device with SHARE: expected `ftl.share.pages` above 0, as in the preset `share-960evo`"),
+    ("replay share.log --device share-960evo --set ftl.share.batch=1", "share.log: a remap of 16 sectors is more than one SHARE of this device: expected at most 8 (ftl.share.batch)"),
     ("fio placed.fio --device amf-page", "placed.fio: [p]: `fdp=1` needs a device with `ftl.placement.handles` above 1"),
     ("fio placed.fio --device amf-page --set ftl.placement.handles=2", "placed.fio: [p]: fdp_pli has 3: the device has the handles 0 to 1"),
     ("crash --states 0", "--states cannot be `0`: expected a whole number of 1 or more"),
@@ -679,6 +685,35 @@ fn explanations_add_up_and_agree_with_what_was_measured() {
     {
         assert!(good(&table).contains(word), "{word}: {}", text(&table.stdout));
     }
+}
+
+#[test]
+fn remaps_run_from_job_files_and_from_traces() {
+    let place = Place::new("remaps");
+    let read = |line: &str| -> serde_json::Value { serde_json::from_str(good(&place.say(line))).unwrap() };
+    let run = read("fio share.fio --device share-960evo --fill 0.02 --output json -q");
+    let ours = &run["flashweir"];
+    assert_eq!(
+        (&ours["shares"][0]["total_ios"], &ours["metrics"]["device.shares"]),
+        (&256.into(), &256.into())
+    );
+    assert_eq!(ours["metrics"]["device.host_units_shared"], 4096);
+    assert_eq!(
+        (&ours["totals"]["host_written_bytes"], &run["jobs"][0]["write"]["total_ios"]),
+        (&0.into(), &0.into())
+    );
+    assert_eq!(run["jobs"][0]["job options"]["share_from"], "0");
+    let layered = "explain share.fio --device share-960evo --fill 0.02 --block-layer none --kind share --output json -q";
+    let kinds = read(layered)["runs"][0]["kinds"].clone();
+    assert_eq!((&kinds[0]["kind"], &kinds[0]["all"]["requests"]), (&"share".into(), &256.into()));
+    let run = read("replay share.log --device share-960evo --fill 0.02 --output json -q");
+    assert_eq!(run["flashweir"]["metrics"]["device.host_units_shared"], 2);
+    let info = place.say("trace info share.log");
+    assert!(
+        good(&info).contains("shares        1 (50.0 %), 0.0 MB, 8.0 KiB each\n"),
+        "{}",
+        text(&info.stdout)
+    );
 }
 
 #[test]

@@ -210,6 +210,10 @@ impl Firmware for PageFtl {
         [self.buffer.capacity(), self.buffer.used(), self.buffer.dirty()].map(u64::from)
     }
 
+    fn virtual_pages(&self) -> u64 {
+        self.virtual_pages.used().0 as u64
+    }
+
     fn memory_bytes(&self) -> u64 {
         self.map.memory_bytes()
             + self.virtual_pages.memory_bytes()

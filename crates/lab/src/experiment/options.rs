@@ -64,6 +64,9 @@ pub(super) fn options(spec: &JobSpec) -> BTreeMap<String, String> {
             set("steadystate_ramp_time", time(steady.ramp));
         }
     }
+    if let Some(sources) = spec.share_from {
+        set("share_from", size(sources.0 * LBA_BYTES));
+    }
     if let Some(seed) = spec.seed {
         set("randseed", seed.to_string());
     }

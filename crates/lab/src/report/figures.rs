@@ -356,7 +356,7 @@ fn short(unit: Unit, value: f64) -> String {
 
 /// Throughput of each job, and the 99th percentile of its latency.
 fn outcome(study: &Study<'_>) -> Figure {
-    const IO: [Kind; 4] = [Kind::Read, Kind::Write, Kind::Trim, Kind::WriteZeroes];
+    const IO: [Kind; 5] = [Kind::Read, Kind::Write, Kind::Trim, Kind::WriteZeroes, Kind::Share];
     let kinds = || study.cells.iter().flat_map(|cell| cell.jobs(None)).flat_map(|job| &job.kinds);
     let io = || kinds().filter(|kind| IO.contains(&kind.kind));
     let (count, bytes) =

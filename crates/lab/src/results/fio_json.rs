@@ -67,6 +67,7 @@ pub fn fio_json(run: &RunResult, grouping: Grouping) -> impl Serialize + '_ {
             totals: &run.totals,
             metrics: &run.metrics,
             write_zeroes: jobs.iter().map(|job| Direction::of(job, Kind::WriteZeroes, 0.0)).collect(),
+            shares: jobs.iter().map(|job| Direction::of(job, Kind::Share, 0.0)).collect(),
         },
     }
 }
@@ -95,6 +96,7 @@ struct Own<'a> {
     totals: &'a DeviceTotals,
     metrics: &'a BTreeMap<String, MetricValue>,
     write_zeroes: Vec<Direction>,
+    shares: Vec<Direction>,
 }
 
 #[derive(Serialize)]

@@ -94,7 +94,7 @@ impl IoLog {
             Kind::Read => 0,
             Kind::Write => 1,
             Kind::Trim => 2,
-            Kind::WriteZeroes | Kind::Flush => return,
+            Kind::WriteZeroes | Kind::Share | Kind::Flush => return,
         };
         let slat_ns = submitted.since(intended).as_nanos();
         let clat_ns = completed.since(submitted).as_nanos();

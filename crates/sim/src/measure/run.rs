@@ -18,7 +18,8 @@ use std::fmt;
 pub const DEPTH_LEVELS: usize = 7;
 
 /// Every kind of request, in the order in which results list them.
-pub const KINDS: [Kind; 5] = [Kind::Read, Kind::Write, Kind::Trim, Kind::WriteZeroes, Kind::Flush];
+pub const KINDS: [Kind; 6] =
+    [Kind::Read, Kind::Write, Kind::Trim, Kind::WriteZeroes, Kind::Share, Kind::Flush];
 
 /// Returns the position of a kind in [`KINDS`].
 #[inline]
@@ -28,7 +29,8 @@ pub(super) const fn kind_index(kind: Kind) -> usize {
         Kind::Write => 1,
         Kind::Trim => 2,
         Kind::WriteZeroes => 3,
-        Kind::Flush => 4,
+        Kind::Share => 4,
+        Kind::Flush => 5,
     }
 }
 
@@ -39,6 +41,7 @@ pub const fn kind_name(kind: Kind) -> &'static str {
         Kind::Write => "write",
         Kind::Trim => "trim",
         Kind::WriteZeroes => "zero",
+        Kind::Share => "share",
         Kind::Flush => "flush",
     }
 }

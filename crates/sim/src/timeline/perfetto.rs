@@ -492,6 +492,7 @@ impl Perfetto {
         let name = match asked.map(|open| open.asked.kind) {
             Some(Kind::Flush) => "FLUSH",
             Some(Kind::Trim | Kind::WriteZeroes) => "durable deallocation",
+            Some(Kind::Share) => "durable remap",
             _ => "durable write",
         };
         let number = asked.map_or(String::new(), |open| format!(",\"request\":{}", open.number));
@@ -609,6 +610,7 @@ pub fn kind_name(kind: Kind) -> &'static str {
         Kind::Write => "write",
         Kind::Trim => "trim",
         Kind::WriteZeroes => "write zeroes",
+        Kind::Share => "share",
         Kind::Flush => "flush",
     }
 }

@@ -103,6 +103,7 @@ impl Job {
             kind,
             lba: Lba(unit * self.unit_blocks),
             blocks: (units * self.unit_blocks) as u32,
+            source: Lba(0),
             fua,
             handle: Handle(0),
             intended: now,

@@ -41,6 +41,7 @@ impl Workload for Sequential {
             kind,
             lba: Lba(unit * self.unit_blocks),
             blocks: self.unit_blocks as u32,
+            source: Lba(0),
             fua: false,
             handle: Handle(0),
             intended: now,

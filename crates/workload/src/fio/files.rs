@@ -210,6 +210,9 @@ impl Draft {
         if spec.placement.is_some() {
             return Err("`fdp=1` needs a device; the file system places what is in files".into());
         }
+        if spec.share_from.is_some() {
+            return Err("`share_from` needs a device; a file shares blocks by copy_file_range".into());
+        }
         if self.file_count() > 1 {
             self.divide(&mut spec, file_bytes / LBA_BYTES)?;
         }

@@ -509,6 +509,7 @@ impl FioJob {
                     kind: Kind::Read,
                     lba: Lba(first),
                     blocks,
+                    source: Lba(0),
                     fua: false,
                     handle: Handle(0),
                     intended: now,
@@ -546,6 +547,7 @@ impl FioJob {
             kind: Kind::Flush,
             lba,
             blocks: 0,
+            source: Lba(0),
             fua: false,
             handle: Handle(0),
             intended: now,
@@ -703,14 +705,17 @@ impl FioJob {
         if let Some(sought) = &mut self.steady {
             sought.flights.insert(token, place.blocks);
         }
+        let sources = self.spec.share_from.filter(|_| writes);
         Request {
             kind: match direction {
                 Direction::Read => Kind::Read,
+                Direction::Write if sources.is_some() => Kind::Share,
                 Direction::Write => Kind::Write,
                 Direction::Trim => Kind::Trim,
             },
             lba: Lba(first),
             blocks: place.blocks,
+            source: sources.map_or(Lba(0), |sources| Lba(sources.0 + (first - self.region.first.0))),
             fua: writes && self.spec.fua,
             handle: if writes {
                 self.placed.as_mut().map_or(Handle(0), |placed| placed.next())

@@ -267,6 +267,21 @@ fn durable_writes_are_marked() {
 }
 
 #[test]
+fn writes_of_a_job_with_sources_are_remaps() {
+    let sent = run("rw=randrw\nsize=256k\noffset=1m\nshare_from=4m\nfsync=8");
+    let shares = || sent.iter().filter(|s| s.request.kind == Kind::Share);
+    assert!(shares().count() > 20 && sent.iter().all(|s| s.request.kind != Kind::Write));
+    assert!(shares().all(|s| s.request.source.0 == s.request.lba.0 + 3 * 2048));
+    assert_eq!(shares().count() / 8, sent.iter().filter(|s| s.request.kind == Kind::Flush).count());
+    assert!(sent.iter().filter(|s| s.request.kind == Kind::Read).all(|s| s.request.source == Lba(0)));
+    // The sources of a clone move with its region.
+    let file = "[w]\nrw=write\nsize=64k\nnumjobs=2\noffset=1m\noffset_increment=64k\nshare_from=4m";
+    let jobs = parse_job_file("job.fio", file, Bytes(1 << 30)).unwrap().jobs;
+    let sources: Vec<_> = jobs.iter().map(|job| (job.region.first.0, job.share_from)).collect();
+    assert_eq!(sources, [(2048, Some(Lba(8192))), (2176, Some(Lba(8320)))]);
+}
+
+#[test]
 fn writes_take_the_handles_of_their_job() {
     let handles = |options: &str| -> Vec<u8> {
         let sent = run(&format!("rw=rw\nsize=256k\n{options}"));

@@ -1,6 +1,6 @@
 //! The names of fio's options (all of 3.33 and most of the later ones) and the treatment of each.
 //!
-//! Invariant: every name is in exactly one table, and no table has a name that fio lacks, so that a misspelling is
+//! Invariant: every name is in exactly one table, and only [`OURS`] has names that fio lacks, so that a misspelling is
 //! never accepted as an option.
 
 use crate::spelling;
@@ -95,6 +95,9 @@ const SUPPORTED: &[&str] = &[
     "steadystate_ramp_time",
     "steadystate_check_interval",
 ];
+
+/// Options that fio does not have. Each stands in `docs/fio.md` as one of ours; fio refuses a file with one.
+const OURS: &[&str] = &["share_from"];
 
 /// Aliases of options that are supported or refused.
 const ALIASES: &[(&str, &str)] = &[
@@ -435,7 +438,7 @@ const MEANINGLESS: &[&str] = &[
 /// Looks up an option by any of its names.
 pub(super) fn fate(name: &str) -> Option<Fate> {
     let name = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, canonical)| canonical);
-    if let Some(canonical) = SUPPORTED.iter().find(|known| **known == name) {
+    if let Some(canonical) = SUPPORTED.iter().chain(OURS).find(|known| **known == name) {
         return Some(Fate::Supported(canonical));
     }
     if let Some((_, harmless, reason)) = REFUSED.iter().find(|(known, ..)| *known == name) {
@@ -453,6 +456,7 @@ fn names() -> impl Iterator<Item = &'static str> {
     SUPPORTED
         .iter()
         .copied()
+        .chain(OURS.iter().copied())
         .chain(ALIASES.iter().map(|(alias, _)| *alias))
         .chain(REFUSED.iter().map(|(name, ..)| *name))
         .chain(ignored)
@@ -465,8 +469,8 @@ pub(super) fn nearest(wrong: &str) -> Option<&'static str> {
 }
 
 #[cfg(test)]
-pub(super) fn supported_names() -> &'static [&'static str] {
-    SUPPORTED
+pub(super) fn supported_names() -> impl Iterator<Item = &'static str> {
+    SUPPORTED.iter().chain(OURS).copied()
 }
 
 #[cfg(test)]

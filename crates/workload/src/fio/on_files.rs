@@ -380,7 +380,7 @@ async fn call<F: Fs>(shared: &Shared<F>, request: &Request, content: u64) -> Mov
     let done = match request.kind {
         Kind::Read => file.pread(offset, Sink::nowhere(bytes)).await,
         Kind::Write => file.pwrite(offset, Source::pattern(content, bytes)).await,
-        Kind::Trim | Kind::WriteZeroes | Kind::Flush => Err(Errno::EOPNOTSUPP),
+        Kind::Trim | Kind::WriteZeroes | Kind::Share | Kind::Flush => Err(Errno::EOPNOTSUPP),
     };
     done.map_err(|errno| (number, errno))
 }

@@ -66,6 +66,7 @@ pub(super) struct Draft {
     pub(super) fsync_on_close: bool,
     pub(super) sync: bool,
     pub(super) write_fua: bool,
+    pub(super) share_from: Option<Amount>,
     pub(super) places: bool,
     pub(super) handles: Vec<Handle>,
     pub(super) handles_in_turn: bool,
@@ -145,6 +146,7 @@ impl Default for Draft {
             fsync_on_close: false,
             sync: false,
             write_fua: false,
+            share_from: None,
             places: false,
             handles: Vec::new(),
             handles_in_turn: false,
@@ -433,10 +435,14 @@ impl Draft {
                 });
                 self.filesize = Some(size.ok_or("one multiple of 512 bytes above 0 such as 1g")?);
             }
-            "offset" | "offset_increment" => {
+            "offset" | "offset_increment" | "share_from" => {
                 let amount = amount.filter(|a| !matches!(a, Amount::Bytes(n) if n % LBA_BYTES != 0));
                 let amount = amount.ok_or("a multiple of 512 bytes such as 1g, or 0% to 100%")?;
-                *(if option == "offset" { &mut self.offset } else { &mut self.offset_increment }) = amount;
+                match option {
+                    "offset" => self.offset = amount,
+                    "offset_increment" => self.offset_increment = amount,
+                    _ => self.share_from = Some(amount),
+                }
             }
             "offset_align" => {
                 let align = value::size(value, self.base).filter(|n| n % LBA_BYTES == 0);

@@ -278,6 +278,7 @@ impl Resolver<'_> {
             end_fsync: draft.end_fsync || draft.fsync_on_close,
             fua: draft.sync || draft.write_fua,
             placement: self.placement()?,
+            share_from: self.share_from(region)?,
             limits: self.limits(usable)?,
             ramp: draft.ramp,
             start_delay: draft.start_delay,
@@ -301,6 +302,48 @@ impl Resolver<'_> {
             }
             true => Ok(Some(Placement { handles, in_turn: self.draft.handles_in_turn })),
         }
+    }
+
+    /// Returns the first sector of the sources of a job whose writes are remaps. A clone's sources move with its region.
+    fn share_from(&self, region: Region) -> Result<Option<Lba>, Fault> {
+        let (draft, capacity) = (self.draft, self.capacity);
+        let Some(from) = draft.share_from else { return Ok(None) };
+        if !self.mix().uses(Direction::Write) {
+            return self.conflict("`share_from` makes remaps of writes, and the job writes nothing");
+        }
+        if draft.zoned || draft.places || draft.verify.is_some() {
+            let other = if draft.zoned { "zonemode=zbd" } else { "fdp=1" };
+            let other = if draft.verify.is_some() { "verify" } else { other };
+            return self.conflict(format!("`share_from` writes no data: expected no `{other}` beside it"));
+        }
+        // As an offset, a percentage rounds up to the next boundary.
+        let align = draft.offset_align.unwrap_or(self.extremes(&self.sizes()).0);
+        let bytes = |amount: Amount| match amount {
+            Amount::Bytes(bytes) => bytes,
+            Amount::Percent(p) => {
+                ((u128::from(capacity) * u128::from(p) / 100) as u64).next_multiple_of(align)
+            }
+        };
+        let moved = region.first.0.saturating_sub(bytes(draft.offset) / LBA_BYTES);
+        let first = (bytes(from) / LBA_BYTES).saturating_add(moved);
+        let size = |blocks: u64| Bytes(blocks.saturating_mul(LBA_BYTES));
+        if first.checked_add(region.blocks).is_none_or(|end| end > capacity / LBA_BYTES) {
+            return self.conflict(format!(
+                "the sources of `share_from` reach beyond the device: offset {} and size {} on {}",
+                size(first),
+                size(region.blocks),
+                Bytes(capacity)
+            ));
+        }
+        if first.abs_diff(region.first.0) < region.blocks {
+            return self.conflict(format!(
+                "the sources of `share_from`, {} from {} on, overlap the region of the job, which begins at {}",
+                size(region.blocks),
+                size(first),
+                size(region.first.0)
+            ));
+        }
+        Ok(Some(Lba(first)))
     }
 
     fn zone_rules(&self) -> Result<Option<ZoneRules>, Fault> {
@@ -591,6 +634,14 @@ mod tests {
                 "job.fio:1: [w]: `fdp=1` needs the handles of this job: expected `fdp_pli=0,1` or the like"
                     .into(),
             ),
+            (
+                "share_from=100",
+                cannot("share_from", "100", "a multiple of 512 bytes such as 1g, or 0% to 100%"),
+            ),
+            (
+                "share_from=0",
+                "job.fio:1: [w]: `share_from` makes remaps of writes, and the job writes nothing".into(),
+            ),
             ("include other.fio", "job.fio:2: `include` is not supported in job files".into()),
         ];
         for (line, message) in table {
@@ -615,6 +666,20 @@ mod tests {
                 "job.fio:1: [w] reaches beyond the device: offset 800MiB and size 256MiB on 1GiB",
             ),
             ("[w]\nsize=4k\nbs=8k", "job.fio:1: [w]: its region of 4KiB is smaller than its request of 8KiB"),
+            (
+                "[w]\nrw=write\nsize=64m\nshare_from=32m",
+                "job.fio:1: [w]: the sources of `share_from`, 64MiB from 32MiB on, overlap the region of the job, \
+                 which begins at 0B",
+            ),
+            (
+                "[w]\nrw=write\nsize=64m\nshare_from=1g",
+                "job.fio:1: [w]: the sources of `share_from` reach beyond the device: offset 1GiB and size 64MiB on \
+                 1GiB",
+            ),
+            (
+                "[w]\nrw=write\nsize=64m\nshare_from=512m\nverify=md5",
+                "job.fio:1: [w]: `share_from` writes no data: expected no `verify` beside it",
+            ),
             ("[w]\nrate=1m\nrate_iops=5", "job.fio:1: [w]: `rate` and `rate_iops` exclude one another"),
             (
                 "[w]\nrw=write:1m\nsize=1m",

@@ -330,6 +330,9 @@ pub struct JobSpec {
     pub fua: bool,
     /// Placement of the writes; `None` without hints.
     pub placement: Option<Placement>,
+    /// The job's writes are remaps (SHARE): each range takes over the content of the range at the same distance from this sector
+    /// as its own from the beginning of the region.
+    pub share_from: Option<Lba>,
     /// Conditions that end the job.
     pub limits: Limits,
     /// Ramp time at the start that does not count.

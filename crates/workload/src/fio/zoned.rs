@@ -128,7 +128,7 @@ impl Zoned {
                 placed => placed,
             },
             Kind::Write => self.place_write(zones, zone, request),
-            Kind::Trim | Kind::WriteZeroes | Kind::Flush => Placed::At(request),
+            Kind::Trim | Kind::WriteZeroes | Kind::Share | Kind::Flush => Placed::At(request),
         }
     }
 
@@ -190,7 +190,7 @@ impl Zoned {
                         zones[zone].writes.insert(first);
                         zones[zone].pointer += u64::from(request.blocks);
                     }
-                    Kind::Trim | Kind::WriteZeroes | Kind::Flush => {}
+                    Kind::Trim | Kind::WriteZeroes | Kind::Share | Kind::Flush => {}
                 }
                 self.flights.insert(request.token, Flight { kind: request.kind, zone, first });
                 Step::Submit(request)
@@ -244,7 +244,7 @@ impl Workload for Zoned {
         match kind {
             Kind::Read => zones[zone].reads -= 1,
             Kind::Write => _ = zones[zone].writes.remove(&first),
-            Kind::Trim | Kind::WriteZeroes | Kind::Flush => {}
+            Kind::Trim | Kind::WriteZeroes | Kind::Share | Kind::Flush => {}
         }
         drop(zones);
         self.job.completed(now, token);
@@ -314,7 +314,7 @@ mod tests {
                                     pointers[zone] = 0;
                                     resets += 1;
                                 }
-                                Kind::WriteZeroes | Kind::Flush => {}
+                                Kind::WriteZeroes | Kind::Share | Kind::Flush => {}
                             }
                             flying.push((at, request));
                         }

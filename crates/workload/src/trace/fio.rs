@@ -9,6 +9,9 @@
 //! below 100 µs because it cannot sleep that shortly; here they count.)
 //!
 //! A sync of either kind becomes a flush of the device; writes that the file system adds to it are not in the log.
+//!
+//! One action is ours and none of fio's: `filename share offset length source` makes the range take over the content of the one
+//! at `source` (SHARE).
 
 use super::error::Problem;
 use super::record::{Parsed, Record};
@@ -19,6 +22,8 @@ use std::collections::BTreeSet;
 
 const COLUMNS_V2: &str = "filename action [offset length]";
 const COLUMNS_V3: &str = "timestamp filename action [offset length]";
+const SHARE_V2: &str = "filename share offset length source";
+const SHARE_V3: &str = "timestamp filename share offset length source";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Version {
@@ -55,6 +60,18 @@ impl Fio {
         }
         let file = fields.next().ok_or_else(wrong)?;
         let action = fields.next().ok_or_else(wrong)?;
+        if action == "share" {
+            let columns = if version == Version::Two { SHARE_V2 } else { SHARE_V3 };
+            let found = text.split_ascii_whitespace().count();
+            let (Some(offset), Some(length), Some(source), None) =
+                (fields.next(), fields.next(), fields.next(), fields.next())
+            else {
+                return Err(Problem::Columns { found, columns });
+            };
+            self.known(file)?;
+            let ((lba, blocks), (source, _)) = (byte_range(offset, length)?, byte_range(source, length)?);
+            return Ok(Some(Parsed { device: file, record: Record::share(self.clock, lba, source, blocks) }));
+        }
         let range = match (fields.next(), fields.next(), fields.next()) {
             (None, ..) => None,
             (Some(offset), Some(length), None) => Some((offset, length)),
@@ -96,11 +113,11 @@ impl Fio {
             "write" => Kind::Write,
             "trim" => Kind::Trim,
             _ if version == Version::Two => {
-                let expected = "add, open, close, read, write, trim, sync, datasync or wait";
+                let expected = "add, open, close, read, write, trim, share, sync, datasync or wait";
                 return Err(Problem::field(action, "an action of version 2", expected));
             }
             _ => {
-                let expected = "add, open, close, read, write, trim, sync or datasync";
+                let expected = "add, open, close, read, write, trim, share, sync or datasync";
                 return Err(Problem::field(action, "an action of version 3", expected));
             }
         };

@@ -4,7 +4,7 @@
 
 use super::input::open;
 use super::pages::PageSet;
-use super::{Format, ReadOptions, Reader, TraceError};
+use super::{Format, ReadOptions, Reader, Record, TraceError};
 use flashweir_core::{Bytes, Duration, units::LBA_BYTES};
 use flashweir_sim::request::Kind;
 use serde::Serialize;
@@ -35,6 +35,8 @@ pub struct TraceInfo {
     pub writes: u64,
     /// Number of trims.
     pub trims: u64,
+    /// Number of remaps (SHARE).
+    pub shares: u64,
     /// Number of requests that only flush.
     pub flushes: u64,
     /// Number of requests with a flush before them.
@@ -47,9 +49,11 @@ pub struct TraceInfo {
     pub write_bytes: u64,
     /// Bytes trimmed.
     pub trim_bytes: u64,
+    /// Bytes that took over other contents.
+    pub share_bytes: u64,
     /// Time from the earliest request to the latest.
     pub duration: Duration,
-    /// Number of different 4 KiB pages that are read or written, in part or as a whole.
+    /// Number of different 4 KiB pages that are read, written, or named by a SHARE, in part or as a whole.
     pub footprint_pages: u64,
     /// Number of different 4 KiB pages that are written, in part or as a whole.
     pub written_pages: u64,
@@ -78,7 +82,7 @@ impl TraceInfo {
             info.requests += 1;
             info.preflushes += u64::from(record.preflush);
             info.fua += u64::from(record.fua);
-            info.end_bytes = info.end_bytes.max(record.end() * LBA_BYTES);
+            info.end_bytes = info.end_bytes.max(record.reach() * LBA_BYTES);
             let aligned = record.lba.0.is_multiple_of(PAGE_BLOCKS) && bytes.is_multiple_of(PAGE_BYTES);
             info.unaligned += u64::from(!aligned);
             match record.kind {
@@ -95,6 +99,13 @@ impl TraceInfo {
                 Kind::Trim => {
                     info.trims += 1;
                     info.trim_bytes += bytes;
+                }
+                Kind::Share => {
+                    info.shares += 1;
+                    info.share_bytes += bytes;
+                    touched.insert(pages);
+                    let source = Record { lba: record.source, ..record };
+                    touched.insert(source.lba.0 / PAGE_BLOCKS..source.end().div_ceil(PAGE_BLOCKS));
                 }
                 Kind::Flush => info.flushes += 1,
             }
@@ -128,12 +139,14 @@ impl TraceInfo {
             reads: 0,
             writes: 0,
             trims: 0,
+            shares: 0,
             flushes: 0,
             preflushes: 0,
             fua: 0,
             read_bytes: 0,
             write_bytes: 0,
             trim_bytes: 0,
+            share_bytes: 0,
             duration: Duration::ZERO,
             footprint_pages: 0,
             written_pages: 0,

@@ -4,7 +4,7 @@
 //! Place in the data flow: [`Reader`] converts lines of any format into [`Record`]s one by one; [`TraceInfo`]
 //! summarises them in one pass; [`Trace`] keeps them for [`Replay`], which is a workload. [`print()`] writes them out.
 //!
-//! Memory: reading holds one line; a summary also holds the sets of accessed pages. A replay holds 24 bytes per request
+//! Memory: reading holds one line; a summary also holds the sets of accessed pages. A replay holds 32 bytes per request
 //! and never the text: the whole trace is checked before the simulation begins (a bad line after three simulated hours
 //! would be too late), it can be sorted and repeated, and the worlds of a sweep share one copy.
 //!

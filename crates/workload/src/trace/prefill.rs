@@ -7,12 +7,16 @@ use flashweir_device::{Device, FastForward};
 use flashweir_sim::request::Kind;
 use std::collections::BTreeSet;
 
-/// Writes, in no virtual time, every page that a trace reads and the device does not hold: data that a trace reads were
-/// written before it began. MQSim also treats such pages as written.
+/// Writes, in no virtual time, every page that a trace reads or a SHARE of it takes over and the device does not hold: such data
+/// were written before it began. MQSim also treats such pages as written.
 pub fn prefill(device: &mut Device, records: &[Record]) {
     let (per_unit, units) = (device.geometry().lbas_per_unit, device.geometry().user_units);
-    let reads = records.iter().filter(|record| record.kind == Kind::Read);
-    let pages = reads.flat_map(|record| record.lba.0 / per_unit..record.end().div_ceil(per_unit));
+    let needed = records.iter().filter_map(|record| match record.kind {
+        Kind::Read => Some((record.lba.0, record.end())),
+        Kind::Share => Some((record.source.0, record.source.0 + u64::from(record.blocks))),
+        _ => None,
+    });
+    let pages = needed.flat_map(|(first, end)| first / per_unit..end.div_ceil(per_unit));
     let pages: BTreeSet<u64> = pages.map(|page| page % units).collect();
     let missing: Vec<Lpn> = pages.into_iter().map(Lpn).filter(|lpn| !device.is_mapped(*lpn)).collect();
     let mut forward = FastForward::new(device);

@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind, Write};
 
 /// Writes `records` of one device. Times are rounded down to the unit of the format. A record that the format cannot
 /// express (only blkparse supports FUA and a flush before a request; only blkparse and fio-iolog support flushes and
-/// trims) is an error of kind [`ErrorKind::InvalidInput`].
+/// trims, and only fio-iolog a SHARE, by an action of ours) is an error of kind [`ErrorKind::InvalidInput`].
 ///
 /// The device must have the form that the format expects: a number, `usr_0`, `8,0` or a file name.
 pub fn print(
@@ -44,7 +44,9 @@ fn row(out: &mut impl Write, format: Format, device: &str, record: &Record) -> i
     let (is_read, word, letter) = match record.kind {
         Kind::Read => (true, "Read", 'R'),
         Kind::Write => (false, "Write", 'W'),
-        Kind::Trim | Kind::WriteZeroes | Kind::Flush => return Err(inexpressible(format, record)),
+        Kind::Trim | Kind::WriteZeroes | Kind::Share | Kind::Flush => {
+            return Err(inexpressible(format, record));
+        }
     };
     let ns = record.at.as_nanos();
     let (lba, offset, size) = (lba.0, lba.0 * LBA_BYTES, u64::from(blocks) * LBA_BYTES);
@@ -72,7 +74,7 @@ fn blkparse(out: &mut impl Write, device: &str, sequence: u64, record: &Record) 
         Kind::Write => "W",
         Kind::Trim => "D",
         Kind::Flush => "FN",
-        Kind::WriteZeroes => return Err(inexpressible(Format::Blkparse, record)),
+        Kind::WriteZeroes | Kind::Share => return Err(inexpressible(Format::Blkparse, record)),
     };
     if record.kind == Kind::Flush && (record.preflush || record.fua) {
         return Err(inexpressible(Format::Blkparse, record));
@@ -94,8 +96,13 @@ fn fio(out: &mut impl Write, device: &str, record: &Record) -> io::Result<()> {
         Kind::Write => "write",
         Kind::Trim => "trim",
         Kind::Flush => "sync",
+        Kind::Share => "share",
         Kind::WriteZeroes => return Err(inexpressible(Format::FioIolog, record)),
     };
     let (offset, length) = (record.lba.0 * LBA_BYTES, u64::from(record.blocks) * LBA_BYTES);
-    writeln!(out, "{} {device} {action} {offset} {length}", record.at.as_nanos() / 1_000)
+    write!(out, "{} {device} {action} {offset} {length}", record.at.as_nanos() / 1_000)?;
+    match record.kind {
+        Kind::Share => writeln!(out, " {}", record.source.0 * LBA_BYTES),
+        _ => writeln!(out),
+    }
 }

@@ -273,7 +273,7 @@ impl Trace {
         for entry in &mut reader {
             let entry = entry?;
             let record = entry.record;
-            if record.end() > furthest.record.end() {
+            if record.reach() > furthest.record.reach() {
                 furthest = entry;
             }
             if record.kind != Kind::Trim && record.blocks > largest.record.blocks {
@@ -328,7 +328,7 @@ impl Trace {
 
     /// Returns the sector after the last one that any request accesses: the number of sectors that a device must have.
     pub fn end(&self) -> u64 {
-        self.furthest.record.end()
+        self.furthest.record.reach()
     }
 
     /// Returns the time from the first request to the last.

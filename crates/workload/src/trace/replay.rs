@@ -205,16 +205,20 @@ impl Replay {
             self.slots.push(Slot::Free);
             u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 requests are in flight")
         });
-        let (lba, blocks) = wrap(&record, self.capacity_blocks);
-        let request =
-            Request { kind: record.kind, lba, blocks, fua: record.fua, handle: Handle(0), intended, token };
+        let (lba, blocks) = wrap(record.lba, record.blocks, self.capacity_blocks);
+        let (source, _) = match record.kind {
+            Kind::Share => wrap(record.source, record.blocks, self.capacity_blocks),
+            _ => (Lba(0), 0),
+        };
+        let (kind, fua, handle) = (record.kind, record.fua, Handle(0));
+        let request = Request { kind, lba, blocks, source, fua, handle, intended, token };
         if !record.preflush {
             self.slots[token as usize] = Slot::Last;
             return request;
         }
         self.slots[token as usize] = Slot::Before(request);
         self.held += 1;
-        Request { kind: Kind::Flush, lba: Lba(0), blocks: 0, fua: false, handle: Handle(0), intended, token }
+        Request { kind: Kind::Flush, lba: Lba(0), blocks: 0, source: Lba(0), fua: false, ..request }
     }
 }
 
@@ -223,7 +227,8 @@ fn fits(trace: &Trace, fit: Fit, capacity: u64) -> Result<(), TraceError> {
     let (entry, problem) = match fit {
         Fit::Refuse if trace.end() > capacity => {
             let record = trace.furthest.record;
-            let problem = Problem::Beyond { first: record.lba.0, end: record.end(), capacity };
+            let end = record.reach();
+            let problem = Problem::Beyond { first: end - u64::from(record.blocks), end, capacity };
             (trace.furthest, problem)
         }
         Fit::Wrap if u64::from(trace.largest.record.blocks) > capacity || capacity == 0 => {
@@ -235,14 +240,14 @@ fn fits(trace: &Trace, fit: Fit, capacity: u64) -> Result<(), TraceError> {
     Err(problem.at(&trace.file, entry.line))
 }
 
-/// Returns the range of a record on a device of `capacity` sectors. A range inside the device is unchanged.
-fn wrap(record: &Record, capacity: u64) -> (Lba, u32) {
-    if record.end() <= capacity {
-        return (record.lba, record.blocks);
+/// Returns a range of a record on a device of `capacity` sectors. A range inside the device is unchanged.
+fn wrap(lba: Lba, blocks: u32, capacity: u64) -> (Lba, u32) {
+    if lba.0 + u64::from(blocks) <= capacity {
+        return (lba, blocks);
     }
-    let blocks = u64::from(record.blocks).min(capacity);
+    let blocks = u64::from(blocks).min(capacity);
     let modulus = if capacity >= ALIGN_BLOCKS { capacity - capacity % ALIGN_BLOCKS } else { capacity };
-    let wrapped = record.lba.0 % modulus;
+    let wrapped = lba.0 % modulus;
     let last = capacity - blocks;
     let lba = if wrapped <= last {
         wrapped

@@ -265,15 +265,15 @@ fn messages_about_events_do_so_too() {
         (
             "fio-iolog",
             format!("{fio3}2 /f wait 0 512\n"),
-            "3: `wait` is not an action of version 3: expected add, open, close, read, write, trim, sync or \
+            "3: `wait` is not an action of version 3: expected add, open, close, read, write, trim, share, sync or \
              datasync"
                 .into(),
         ),
         (
             "fio-iolog",
             format!("{fio2}/f rite 0 512\n"),
-            "3: `rite` is not an action of version 2: expected add, open, close, read, write, trim, sync, \
-             datasync or wait"
+            "3: `rite` is not an action of version 2: expected add, open, close, read, write, trim, share, \
+             sync, datasync or wait"
                 .into(),
         ),
         (
@@ -469,6 +469,43 @@ fn addresses_beyond_the_device_are_refused_or_wrapped() {
     assert_eq!((requests[0].lba.0, requests[0].blocks), (0, 20));
 }
 
+/// Remaps are in fio's log, by an action of ours; each names its source, which is wrapped and counted as well.
+#[test]
+fn remaps_are_read_printed_and_replayed() {
+    let text = "fio version 3 iolog\n0 /f add\n5 /f write 0 8192\n9 /f share 81920 8192 0\n";
+    let share = Record::share(ns(9_000), Lba(160), Lba(0), 16);
+    assert_eq!(records(text)[1], share);
+    let mut printed = Vec::new();
+    print(&mut printed, Format::FioIolog, "/f", [share]).unwrap();
+    assert!(String::from_utf8(printed).unwrap().ends_with("\n9 /f share 81920 8192 0\n"));
+    for format in Format::ALL.into_iter().filter(|format| *format != Format::FioIolog) {
+        let error = print(&mut Vec::new(), format, "0", [share]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput, "{format}");
+    }
+    let requests = run(&mut replay(text, ReplayConfig::default(), 176).unwrap(), 0, 1);
+    let Request { kind, lba, source, blocks, .. } = requests[1];
+    assert_eq!((kind, lba, source, blocks), (Kind::Share, Lba(160), Lba(0), 16));
+    assert!(requests[0].kind == Kind::Write && requests[0].source == Lba(0));
+    // The source may lie beyond the device, too.
+    let text = "fio version 3 iolog\n0 /f add\n9 /f share 0 4096 81920\n";
+    let refused = replay(text, ReplayConfig::default(), 160).unwrap_err().to_string();
+    assert!(refused.contains("blocks 160..168 reach beyond the device"), "{refused}");
+    let wraps = ReplayConfig { fit: Fit::Wrap, ..ReplayConfig::default() };
+    assert_eq!(run(&mut replay(text, wraps, 160).unwrap(), 0, 1)[0].source, Lba(0));
+    let info = TraceInfo::of("t", text.as_bytes(), &ReadOptions::default()).unwrap();
+    assert_eq!((info.shares, info.share_bytes, info.footprint_pages), (1, 4096, 2));
+    assert_eq!((info.written_pages, info.end_bytes), (0, 86016));
+    for (line, message) in [
+        ("9 /f share 0 4096", "5 fields: expected `timestamp filename share offset length source`"),
+        ("9 /f share 0 4096 0 0", "7 fields: expected `timestamp filename share offset length source`"),
+        ("9 /g share 0 4096 0", "`/g` is not a file of this log: expected one that was added before"),
+    ] {
+        let text = format!("fio version 3 iolog\n0 /f add\n{line}\n");
+        let error = load(&text, &ReadOptions::default()).unwrap_err().to_string();
+        assert!(error.ends_with(message), "{error}");
+    }
+}
+
 #[test]
 fn the_summary_counts() {
     let info = TraceInfo::of("t", BLKPARSE.as_bytes(), &ReadOptions::default()).unwrap();
@@ -518,16 +555,18 @@ fn expressible(format: Format) -> impl Strategy<Value = Vec<Record>> {
         Format::Alibaba => (1_000, 2, false),
         Format::Tencent => (1_000_000_000, 2, false),
         Format::Blkparse => (1, 4, true),
-        Format::FioIolog => (1_000, 4, false),
+        Format::FioIolog => (1_000, 5, false),
     };
     let record = (0..1_000_000u64, 0..1u64 << 50, 1..=u32::MAX, 0..kinds, any::<bool>(), any::<bool>());
     proptest::collection::vec(record, 1..40).prop_map(move |rows| {
         let mut at = 0;
         let rows = rows.into_iter().map(|(gap, lba, blocks, kind, preflush, fua)| {
             at += gap * unit;
-            let kind = [Kind::Read, Kind::Write, Kind::Trim, Kind::Flush][kind as usize];
-            if kind == Kind::Flush {
-                return Record::flush(ns(at));
+            let kind = [Kind::Read, Kind::Write, Kind::Trim, Kind::Flush, Kind::Share][kind as usize];
+            match kind {
+                Kind::Flush => return Record::flush(ns(at)),
+                Kind::Share => return Record::share(ns(at), Lba(lba), Lba(lba.rotate_left(7) >> 14), blocks),
+                _ => {}
             }
             let record = Record::new(ns(at), kind, Lba(lba), blocks);
             Record { preflush: flags && preflush, fua: flags && fua && kind == Kind::Write, ..record }
