@@ -14,7 +14,7 @@ use clap::{Args, ValueEnum};
 use flashweir_core::{Bytes, Duration};
 use flashweir_db::DataIo;
 use flashweir_device::DeviceConfig;
-use flashweir_device::config::{PersistPolicy, RangeFlushSupport};
+use flashweir_device::config::{FirmwareKind, PersistPolicy, RangeFlushSupport};
 use flashweir_fs::ext4::{CheckpointBy, Journaling};
 use flashweir_fs::f2fs::{CleanBy, Flushing};
 use flashweir_fs::order::CommitMode;
@@ -55,7 +55,7 @@ own results. A workload is a personality of filebench (fileserver, varmail, webs
 filebench model and options of a mix are set behind its name.
 
 --flush says what becomes of a sync: a FLUSH of the whole buffer, a range flush of what belongs to the file, or nothing, \
-which loses synced data at a power cut. ext4 sends no range flushes. With --commit dual what is committed is kept in its order by \
+which loses synced data at a power cut. On segments what belongs to the file is a prefix of each that has data of it. ext4 sends no range flushes. With --commit dual what is committed is kept in its order by \
 barriers, which the device must have (order.policy); with --commit F2FS is behind the block layer, too. Time is virtual: the same seed gives the same bytes.")]
 pub(crate) struct FilesArgs {
     /// filebench personality, filebench file, fio job file, script of Postmark, tpcc, linkbench or a script of sysbench, as in oltp-insert
@@ -216,12 +216,13 @@ impl FormatOptions {
             (self.journal_max.is_some(), "--journal-max", Kind::Ext4),
             (self.clean.is_some(), "--clean", Kind::F2fs),
             (self.range_checkpoints, "--range-checkpoints", Kind::F2fs),
-            (flush.contains(&FlushArg::Rflush), "--flush rflush", Kind::F2fs),
         ] {
             needs(is_given, option, needed, kind)?;
         }
-        if self.fastboot && kind == Kind::Ext4 {
-            return Err(Failure::Usage("--fastboot needs --format f2fs or alfs, and it is ext4".into()));
+        for (is_given, option) in
+            [(self.fastboot, "--fastboot"), (flush.contains(&FlushArg::Rflush), "--flush rflush")]
+        {
+            not_for_ext4(is_given, option, kind)?;
         }
         if self.is_dual() && kind.appends() {
             let name = kind.name();
@@ -315,6 +316,14 @@ pub(crate) fn needs(is_given: bool, option: &str, needed: Kind, kind: Kind) -> O
     Ok(())
 }
 
+/// Fails if an option that ext4 lacks is given for it.
+pub(crate) fn not_for_ext4(is_given: bool, option: &str, kind: Kind) -> Outcome {
+    match is_given && kind == Kind::Ext4 {
+        true => Err(Failure::Usage(format!("{option} needs --format f2fs or alfs, and it is ext4"))),
+        false => Ok(()),
+    }
+}
+
 impl JournalModeArg {
     pub(crate) fn journaling(self) -> Journaling {
         match self {
@@ -328,7 +337,9 @@ impl JournalModeArg {
 impl FlushArg {
     /// Fails if a device cannot do it.
     pub(crate) fn check_device(self, device: &DeviceConfig) -> Outcome {
-        if self == Self::Rflush && device.buffer.range_flush == RangeFlushSupport::None {
+        // Segments have it always, of prefixes.
+        let has_none = device.buffer.range_flush == RangeFlushSupport::None;
+        if self == Self::Rflush && has_none && device.firmware != FirmwareKind::Append {
             return Err(Failure::Usage(format!(
                 "--flush cannot be `rflush` on {}: buffer.range_flush is none: expected --set \
                  buffer.range_flush=selective, or another --flush",

@@ -3,7 +3,8 @@
 use crate::devices::{resolve_for, table};
 use crate::error::{Failure, Outcome};
 use crate::files::{
-    CheckpointArg, CleanArg, CommitArg, FlushArg, JournalModeArg, check_shares, needs, set_shares,
+    CheckpointArg, CleanArg, CommitArg, FlushArg, JournalModeArg, check_shares, needs, not_for_ext4,
+    set_shares,
 };
 use crate::json;
 use crate::options::{ResultArgs, Shape};
@@ -193,7 +194,7 @@ impl SqliteArgs {
         needs(self.journal_mode.is_some(), "--journal-mode", Kind::Ext4, self.format)?;
         needs(self.checkpoint.is_some(), "--checkpoint", Kind::Ext4, self.format)?;
         needs(self.clean.is_some(), "--clean", Kind::F2fs, self.format)?;
-        needs(self.flush == FlushArg::Rflush, "--flush rflush", Kind::F2fs, self.format)?;
+        not_for_ext4(self.flush == FlushArg::Rflush, "--flush rflush", self.format)?;
         if commit_mode == CommitMode::DualMode && self.format.appends() {
             let (name, order) = (self.format.name(), order.name());
             return Err(Failure::Usage(format!(

@@ -182,8 +182,11 @@ impl Mode {
     /// The same where the host hands on range flushes, or has none.
     pub fn with_range_flushes(mut self, has_some: bool) -> Self {
         match has_some {
-            true => self.f2fs.fsync = Flushing::RangeFlush,
-            false => (self.f2fs.fsync, self.f2fs.checkpoint) = (Flushing::Flush, Flushing::Flush),
+            true => (self.f2fs.fsync, self.alfs.fsync) = (Flushing::RangeFlush, Flushing::RangeFlush),
+            false => {
+                (self.f2fs.fsync, self.f2fs.checkpoint) = (Flushing::Flush, Flushing::Flush);
+                self.alfs.fsync = Flushing::Flush;
+            }
         }
         self
     }

@@ -145,6 +145,13 @@ pub struct Selection {
     pub tags: Vec<Tag>,
 }
 
+impl Selection {
+    /// What belongs to these owners.
+    pub fn of_owners(tags: impl Into<Vec<Tag>>) -> Self {
+        Self { ranges: Vec::new(), tags: tags.into() }
+    }
+}
+
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortError {

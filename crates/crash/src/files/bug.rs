@@ -21,7 +21,8 @@ impl Bug {
     /// Returns all bugs that a file system has to be tested with, its own first.
     pub fn all(format: Format) -> Vec<Self> {
         let own = Mode::from(format).bugs().into_iter().map(Self::FileSystem);
-        let relies_on_device = format.kind.has_range_flushes() && !format.is_dual();
+        // Those of append segments select by place, and not by owner.
+        let relies_on_device = format.kind.has_range_flushes() && !format.is_dual() && !format.appends();
         own.chain(DEVICE_BUGS.into_iter().filter(|_| relies_on_device).map(Self::Device)).collect()
     }
 

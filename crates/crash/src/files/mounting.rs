@@ -87,8 +87,10 @@ fn f2fs_options(setup: Setup) -> F2fsOptions {
     }
 }
 
-fn alfs_options(Setup { base, .. }: Setup) -> AlfsOptions {
+fn alfs_options(Setup { mode, base, .. }: Setup) -> AlfsOptions {
+    let is_range = mode == FlushMode::RangeFlush && base.is_multiple_of(2);
     AlfsOptions {
+        fsync: if is_range { Flushing::RangeFlush } else { Flushing::Flush },
         background: (base & FULL != 0).then(restless).or(AlfsOptions::default().background),
         // One base in four.
         fsync_checkpoints: base % 4 == 1,

@@ -17,7 +17,7 @@ pub fn check(port: Rc<dyn BlockPort>) -> Boxed<'static, Result<Report>> {
 }
 
 async fn look(port: Rc<dyn BlockPort>) -> Result<Report> {
-    let volume = find::mount(Rc::clone(&port)).await?;
+    let (volume, _) = find::mount(Rc::clone(&port)).await?;
     let map = volume.node_map().expect("it was mounted as such").clone();
     let mut report = check_volume(volume).await?;
     superblocks(&*port, &map.superblock, &mut report).await?;

@@ -86,10 +86,11 @@ async fn newest_in(
     Ok(None)
 }
 
-/// Mounts a volume for reading. Errors: there is no volume, it is corrupt, or it has what is not supported.
-pub(super) async fn mount(port: Rc<dyn BlockPort>) -> Result<Volume> {
+/// Mounts a volume for reading. Returns also how many blocks are written in each segment of packs and of the map, from segment 1 on.
+/// Errors: there is no volume, it is corrupt, or it has what is not supported.
+pub(super) async fn mount(port: Rc<dyn BlockPort>) -> Result<(Volume, Vec<u32>)> {
     let superblock = superblock_of(&*port).await?;
-    let written = pointers(&*port, 1..3).await?;
+    let mut written = pointers(&*port, 1..3).await?;
     let mut found = Vec::new();
     for segment in 1..3 {
         let newest = newest_in(&*port, &superblock, segment, written[segment as usize - 1]).await?;
@@ -118,7 +119,8 @@ pub(super) async fn mount(port: Rc<dyn BlockPort>) -> Result<Volume> {
         superblock,
     };
     let epoch = Epoch::of(&root.checkpoint, crc);
-    Ok(Volume::appended(port, map, root.checkpoint, epoch, orphans, summaries))
+    written.extend(ring);
+    Ok((Volume::appended(port, map, root.checkpoint, epoch, orphans, summaries), written))
 }
 
 /// Where the map goes on: blocks of a checkpoint that did not get complete may be behind the place that the last one says.

@@ -8,7 +8,7 @@ use super::find;
 use crate::boxed::Boxed;
 use crate::f2fs::F2fs;
 use crate::f2fs::appended::map::pointers;
-use crate::f2fs::write::{Background, F2fsOptions, InPlace, PlantedBug};
+use crate::f2fs::write::{Background, F2fsOptions, Flushing, InPlace, PlantedBug};
 use crate::port::{Block, BlockPort, Sequencer};
 use flashweir_core::Duration;
 use flashweir_core::command::SegmentId;
@@ -25,6 +25,9 @@ pub struct AlfsOptions {
     pub inline_dentry: bool,
     /// Whether each fsync is a checkpoint, as in the paper. Otherwise it writes the nodes of one file, and a mount rolls forward.
     pub fsync_checkpoints: bool,
+    /// The command by which fsync makes data durable that were written before it.
+    #[serde(skip_serializing_if = "Flushing::is_flush")]
+    pub fsync: Flushing,
     /// When segments are cleaned although there is room; `None` is never.
     pub background: Option<Background>,
     /// Time after which changes get a checkpoint without a call that needs one; `None` means never.
@@ -41,6 +44,7 @@ impl Default for AlfsOptions {
             inline_data: true,
             inline_dentry: true,
             fsync_checkpoints: false,
+            fsync: Flushing::Flush,
             background: Some(Background::default()),
             checkpoint_interval: None,
             planted: None,
@@ -55,6 +59,7 @@ impl AlfsOptions {
             inline_dentry: self.inline_dentry,
             in_place: InPlace::never(),
             fastboot: self.fsync_checkpoints,
+            fsync: self.fsync,
             background: self.background.clone(),
             checkpoint_interval: self.checkpoint_interval,
             planted: self.planted,
@@ -69,7 +74,7 @@ pub fn mount(port: Rc<dyn BlockPort>, options: AlfsOptions) -> Boxed<'static, Re
 }
 
 async fn open(port: Rc<dyn BlockPort>, options: AlfsOptions) -> Result<F2fs> {
-    let mut volume = find::mount(Rc::clone(&port)).await?;
+    let (mut volume, mut written) = find::mount(Rc::clone(&port)).await?;
     let blocks = port.segment_blocks();
     let map = volume.node_map_mut().expect("it was mounted as such");
     let dead = map.dead_segments();
@@ -77,12 +82,13 @@ async fn open(port: Rc<dyn BlockPort>, options: AlfsOptions) -> Result<F2fs> {
         port.discard(Block(u64::from(segment.0) * u64::from(blocks)), blocks).completed().await?;
     }
     map.note_discarded(&dead);
+    dead.iter().for_each(|segment| written[segment.0 as usize - 1] = 0);
     let superblock = map.superblock.clone();
-    let written = pointers(&*port, 0..superblock.segments).await?;
+    let main = pointers(&*port, superblock.map().end..superblock.segments).await?;
     let ordered = Sequencer::new(port);
-    for (segment, offset) in (0..).map(SegmentId).zip(&written).filter(|(_, offset)| **offset > 0) {
+    let all = (1..).map(SegmentId).zip(written.iter().chain(&main));
+    for (segment, offset) in all.filter(|(_, offset)| **offset > 0) {
         ordered.continue_at(segment, *offset);
     }
-    let main = written[superblock.map().end as usize..].to_vec();
     Ok(F2fs::appending(volume, Rc::new(ordered), options.of_writer(), main).await?)
 }

@@ -16,7 +16,7 @@ use std::rc::Rc;
 
 impl Volumes for Named {
     const KEY: &'static str = KEY;
-    const HAS_RANGE_FLUSHES: bool = false;
+    const HAS_RANGE_FLUSHES: bool = true;
     const APPENDS: bool = true;
     type Superblock = Superblock;
     type New = Options;

@@ -86,7 +86,7 @@ pub(crate) async fn check_volume(volume: Volume) -> Result<Report> {
         todo: Vec::new(),
         report: Report {
             is_clean: volume.is_clean(),
-            synced_files: synced(&volume.chain().await?).len() as u64,
+            synced_files: synced(&volume.chain(false).await?).len() as u64,
             checkpoint: volume.checkpoint().version,
             ..Report::default()
         },

@@ -1,11 +1,11 @@
 //! A disk of append segments in memory, for tests and tools. It answers at once, refuses whatever append segments refuse
 //! (append-segments §2), and can lose its power.
 //!
-//! Invariants: blocks of a segment are written in order, each once between two discards; a flush, or a write with FUA, makes everything that
-//! was answered durable. After a power cut each segment has a prefix of what it had, at least what was durable; a discard is done or not.
+//! Invariants: blocks of a segment are written in order, each once between two discards; a flush makes everything that was answered durable, a
+//! write with FUA its segment up to itself, a range flush that of each range up to its end. After a power cut each segment has a prefix of what it had, at least what was durable; a discard is done or not.
 
 use super::segment_rules::Rules;
-use super::{Answer, Block, BlockPort, Request, Ticket};
+use super::{Answer, Block, BlockPort, Request, Selection, Ticket};
 use flashweir_core::random::mix;
 use flashweir_core::{DeviceError, Payload};
 use std::cell::{Cell, RefCell};
@@ -42,6 +42,12 @@ struct Segment {
 }
 
 impl Segment {
+    /// Makes the discards before durable, and the first blocks as far as they are written.
+    fn make_durable(&mut self, upto: usize) {
+        self.older.clear();
+        self.now.durable = self.now.durable.max(upto.min(self.now.blocks.len()));
+    }
+
     /// States that the segment may have after a power cut: a generation, and how many of its blocks.
     fn states(&self) -> impl Iterator<Item = (&Generation, usize)> {
         let generations = self.older.iter().chain([&self.now]);
@@ -142,13 +148,6 @@ impl Segments {
         Ok(())
     }
 
-    fn make_durable(&self) {
-        for segment in self.segments.borrow_mut().iter_mut() {
-            segment.older.clear();
-            segment.now.durable = segment.now.blocks.len();
-        }
-    }
-
     fn answer(&self, request: Request) -> Answer {
         let rules = self.rules();
         match request {
@@ -169,14 +168,25 @@ impl Segments {
                 let segment = &mut self.segments.borrow_mut()[segment];
                 write.payloads.iter().for_each(|payload| segment.now.push(payload.clone()));
                 if write.fua {
-                    segment.older.clear();
-                    segment.now.durable = segment.now.blocks.len();
+                    segment.make_durable(usize::MAX);
                 }
                 Ok(Box::default())
             }
-            Request::Flush | Request::RangeFlush(_) => {
+            Request::Flush => {
                 self.change()?;
-                self.make_durable();
+                self.segments.borrow_mut().iter_mut().for_each(|segment| segment.make_durable(usize::MAX));
+                Ok(Box::default())
+            }
+            Request::RangeFlush(Selection { tags, .. }) if !tags.is_empty() => {
+                Err(DeviceError::NotSupported("owners of segments").into())
+            }
+            Request::RangeFlush(Selection { ranges, .. }) => {
+                ranges.iter().try_for_each(|(block, count)| rules.check(*block, (*count).into()))?;
+                self.change()?;
+                for last in ranges.iter().flat_map(|(block, count)| block.0..block.0 + u64::from(*count)) {
+                    let (segment, offset, _) = rules.place(Block(last));
+                    self.segments.borrow_mut()[segment].make_durable(offset as usize + 1);
+                }
                 Ok(Box::default())
             }
             Request::Discard { block, count, .. } => {
@@ -224,7 +234,7 @@ impl BlockPort for Segments {
 mod tests {
     use super::super::{Write, block_on};
     use super::*;
-    use flashweir_core::command::SegmentId;
+    use flashweir_core::command::{SegmentId, Tag};
     use std::collections::BTreeSet;
 
     fn put(disk: &Segments, block: u64, number: u64) -> Answer {
@@ -273,5 +283,18 @@ mod tests {
         assert_eq!(shown(&disk), BTreeSet::from([vec![1], vec![1, 2], vec![], vec![3]]));
         block_on(disk.flush().completed()).unwrap();
         assert_eq!(shown(&disk), BTreeSet::from([vec![3]]));
+    }
+
+    #[test]
+    fn a_range_flush_makes_prefixes_durable() {
+        let disk = Segments::in_memory(2, 4);
+        (0..3).chain(4..7).for_each(|block| drop(put(&disk, block, block + 1)));
+        let least = || disk.woken(|_| 0).contents().iter().map(Vec::len).collect::<Vec<_>>();
+        assert_eq!(least(), [0, 0]);
+        let selection = Selection { ranges: vec![(Block(1), 1)], tags: Vec::new() };
+        block_on(disk.range_flush(selection).completed()).unwrap();
+        assert_eq!(least(), [2, 0], "a block and what stands in front of it");
+        let by_owner = Selection { tags: vec![Tag(1)], ..Selection::default() };
+        assert!(block_on(disk.range_flush(by_owner).completed()).is_err());
     }
 }

@@ -306,6 +306,7 @@ impl F2fs {
         self.moving.borrow_mut().insert(to, moving);
         moved.places.push(to);
         self.note_wet(ino);
+        self.note_wet_to(ino, Geometry::block(to));
         self.note_moved_page(ino);
     }
 

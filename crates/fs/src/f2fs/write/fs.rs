@@ -6,6 +6,7 @@ use super::super::layout::xattr::{self, PREFIXES};
 use super::super::layout::{Addr, Geometry, Nid};
 use super::moving::Moving;
 use super::names::Place;
+use super::options::PlantedBug;
 use super::state::State;
 use super::stop::{Step, Stop};
 use super::tags::in_place_tag;
@@ -16,7 +17,7 @@ use crate::engine::{
     Engine, Fields, Listed, Nodes, device_number, node_kind, read_runs, stamp, time, vfs_kind,
 };
 use crate::order::answers;
-use crate::port::{BLOCK_BYTES, Share, bytes_of};
+use crate::port::{BLOCK_BYTES, Block, Selection, Share, Write, bytes_of};
 use crate::set::{self, Homes, Page, PagePair, Scratch};
 use crate::vfs::{
     Attr, Barrier, DirtyPage, Errno, Ino, Kind, Limits, NewNode, PageRun, RenameMode, Result, SetPart,
@@ -30,6 +31,8 @@ use std::collections::BTreeMap;
 
 /// Most blocks that an operation on names takes: nodes, blocks of directories, an inode.
 const NAMES_BLOCKS: u64 = 12;
+/// Most pages of one write by fsync that are written with FUA; a larger one is collected in the disk's buffer, and flushed as a whole.
+const DURABLE_PAGES_MAX: usize = 32;
 /// Most names of one inode.
 pub(super) const LINKS_MAX: u32 = u32::MAX >> 1;
 
@@ -441,6 +444,22 @@ impl F2fs {
         Ok(is_cold || rules.util && is_full || rules.ssr && is_short || rules.ssr_util && is_full && is_short)
     }
 
+    /// When data of so many pages become durable. On append segments FUA covers the data in front of it in the segment and nothing else,
+    /// while a flush also waits for what other tasks have written since.
+    fn durable_by(&self, pages: usize, cause: WriteCause) -> Durable {
+        let is_sync = matches!(cause, WriteCause::Sync | WriteCause::DataSync);
+        let is_forgotten = self.options.planted == Some(PlantedBug::NoDataFlush);
+        match self.appends() && is_sync && pages <= DURABLE_PAGES_MAX && !is_forgotten {
+            true => Durable::Itself,
+            false => Durable::Later,
+        }
+    }
+
+    fn is_same_section(&self, one: Block, other: Block) -> bool {
+        let blocks = u64::from(self.port.segment_blocks().max(1));
+        one.0 / blocks == other.0 / blocks
+    }
+
     /// The address of a page's block, if it may be overwritten: it is valid, and cleaning is not moving it.
     fn place_there(&self, state: &mut State, ino: Nid, index: u64) -> Step<Option<Addr>> {
         let addr = state.address(ino, index)?;
@@ -470,16 +489,19 @@ impl F2fs {
         pages: &[DirtyPage],
         in_place: bool,
         last: Order,
+        by: Durable,
     ) -> Placed {
         let number = self.begin_write(ino);
-        self.note_wet(ino);
+        if by == Durable::Later {
+            self.note_wet(ino);
+        }
         let (new_tag, period) = {
             let state = self.state.borrow();
             (state.data_tag(), state.period())
         };
         let (mut count, mut result) = (0, Ok(()));
         let mut tickets = Vec::new();
-        let mut write: Option<crate::port::Write> = None;
+        let mut write: Option<Write> = None;
         for page in pages {
             if self.needs_room() && count > 0 {
                 break;
@@ -517,6 +539,9 @@ impl F2fs {
                 self.in_place_since.set(Some(period));
             }
             let block = Geometry::block(addr);
+            if by == Durable::Later {
+                self.note_wet_to(ino, block);
+            }
             match &mut write {
                 Some(run)
                     if run.block.0 + run.payloads.len() as u64 == block.0 && run.tags[1] == second_tag =>
@@ -524,14 +549,19 @@ impl F2fs {
                     run.payloads.push(page.payload.clone());
                 }
                 _ => {
-                    let mut next = crate::port::Write::new(block, Contents::One(page.payload.clone()));
+                    let mut next = Write::new(block, Contents::One(page.payload.clone()));
                     next.tags = [Tag(u64::from(ino.0)), second_tag];
-                    tickets.extend(write.replace(next).map(|run| self.submit_data(run, Order::Within)));
+                    if let Some(run) = write.replace(next) {
+                        // Whatever a segment has before a durable block is durable, too.
+                        let fua = by == Durable::Itself && !self.is_same_section(run.block, block);
+                        tickets.push(self.submit_data(Write { fua, ..run }, Order::Within));
+                    }
                 }
             }
         }
         let order = if count == pages.len() { last } else { Order::Within };
-        tickets.extend(write.map(|run| self.submit_data(run, order)));
+        let fua = by == Durable::Itself;
+        tickets.extend(write.map(|run| self.submit_data(Write { fua, ..run }, order)));
         self.end_placing(number);
         let metrics = &mut self.state.borrow_mut().metrics;
         metrics.written_pages += count as u64;
@@ -540,9 +570,15 @@ impl F2fs {
     }
 
     /// Writes pages as far as there is room; returns how many.
-    async fn write_some(&self, ino: Nid, pages: &[DirtyPage], in_place: bool) -> (usize, Result<()>) {
+    async fn write_some(
+        &self,
+        ino: Nid,
+        pages: &[DirtyPage],
+        in_place: bool,
+        by: Durable,
+    ) -> (usize, Result<()>) {
         let Placed { number, count, mut result, tickets } =
-            self.place_some(ino, pages, in_place, Order::Within).await;
+            self.place_some(ino, pages, in_place, Order::Within, by).await;
         let written = answers(tickets).await;
         if self.is_dual() {
             self.note_volatile(ino);
@@ -632,6 +668,15 @@ impl F2fs {
             _ => Ok(done),
         }
     }
+}
+
+/// When data become durable that are written to new places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Durable {
+    /// With the write itself: those that an fsync waits for, on append segments.
+    Itself,
+    /// With a later flush.
+    Later,
 }
 
 /// Pages that have their places and were submitted.
@@ -743,6 +788,7 @@ impl Engine for F2fs {
             return Ok(());
         }
         let in_place = self.is_in_place(ino, pages.len(), cause).await?;
+        let by = self.durable_by(pages.len(), cause);
         let mut rest = pages;
         while !rest.is_empty() {
             if self.failed.get() {
@@ -751,7 +797,7 @@ impl Engine for F2fs {
             // Cleaning waits for writes that have begun, so none may be under way meanwhile.
             self.balance().await?;
             self.changes.until(|| !self.frozen.borrow().contains(&ino)).await;
-            let (written, result) = self.write_some(ino, rest, in_place).await;
+            let (written, result) = self.write_some(ino, rest, in_place, by).await;
             result?;
             rest = &rest[written..];
         }
@@ -924,7 +970,9 @@ impl Homes for F2fs {
 
     /// In order, it is known only that a checkpoint or fsync is dispatched; then fsync makes it durable.
     async fn is_settled(&self, ino: Nid) -> Result<bool> {
-        Ok(!self.is_dual() && !self.wet.borrow().contains(&ino) && self.is_synced(&self.state.borrow(), ino))
+        Ok(!self.is_dual()
+            && !self.wet.borrow().contains_key(&ino)
+            && self.is_synced(&self.state.borrow(), ino))
     }
 
     async fn share_over(&self, pairs: &[PagePair<Self>]) -> Result<bool> {
@@ -972,7 +1020,7 @@ impl Homes for F2fs {
         self.state.borrow_mut().metrics.in_place_pages += pairs.len() as u64;
         let mut shared = answers([ticket]).await;
         if shared.is_ok() {
-            shared = self.flush(self.options.fsync, &[Tag(u64::from(first.0))]).await;
+            shared = self.flush(self.options.fsync, Selection::of_owners([Tag(u64::from(first.0))])).await;
         }
         numbers.into_iter().for_each(|number| self.end_write(number));
         shared.map(|()| true)

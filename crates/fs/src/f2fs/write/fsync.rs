@@ -35,6 +35,13 @@
 //!
 //! With [`Flushing::Flush`] the first is a FLUSH, and the nodes are written with FUA: a second FLUSH would do the same.
 //!
+//! # On append segments
+//!
+//! What a command with FUA, or a range flush, makes durable there is a prefix of its segment. So fsync writes a few pages with FUA and flushes
+//! nothing; what write-back or cleaning wrote of the file before, and more than a few pages, take a flush: with [`Flushing::RangeFlush`] one
+//! of the prefixes that end with the file's data. Nodes have FUA in both modes; what stands before them in their segment is the
+//! chain.
+//!
 //! # When a checkpoint is made instead
 //!
 //! Where the chain cannot say what happened ([`State::needs_checkpoint`]), as in Linux: not a file, several names, a name that
@@ -55,7 +62,7 @@ use super::options::{Flushing, PlantedBug};
 use super::state::State;
 use super::stop::{Step, Stop};
 use super::tags::METADATA;
-use super::{F2fs, Scope, errno};
+use super::{Ends, F2fs, Scope, errno};
 use crate::order::{answer, answers};
 use crate::port::{Selection, Ticket, Write};
 use crate::vfs::{Errno, SyncKind};
@@ -180,6 +187,9 @@ impl State {
     }
 }
 
+/// Most ranges of a range flush.
+const RANGES_MAX: usize = 256;
+
 /// Writes of an fsync: their tickets, and their numbers among all writes that belong to chains.
 #[derive(Debug, Default)]
 struct Submitted {
@@ -199,7 +209,7 @@ impl F2fs {
         let is_covered = || {
             // What a checkpoint or an fsync that has begun flushes is not among the wet any more.
             self.whole_checkpoint_ended.get() >= wanted
-                || self.has_checkpoint(wanted) && !self.wet.borrow().contains(&ino) && !is_busy()
+                || self.has_checkpoint(wanted) && !self.wet.borrow().contains_key(&ino) && !is_busy()
         };
         loop {
             self.changes.until(|| is_covered() || !is_busy()).await;
@@ -217,12 +227,12 @@ impl F2fs {
             if is_busy() {
                 continue;
             }
-            if !self.wet.borrow().contains(&ino) && !self.state.borrow().has_to_sync(ino, kind) {
+            if !self.wet.borrow().contains_key(&ino) && !self.state.borrow().has_to_sync(ino, kind) {
                 return self.synced_before(ino).await;
             }
             self.frozen.borrow_mut().insert(ino);
             let mut nodes = Submitted {
-                fua: self.options.fsync == Flushing::Flush,
+                fua: self.options.fsync == Flushing::Flush || self.appends(),
                 are_nodes: true,
                 ..Submitted::default()
             };
@@ -262,22 +272,38 @@ impl F2fs {
 
     /// Makes the data of a file durable and submits its nodes. Returns false if a checkpoint is being made.
     async fn sync_frozen(&self, ino: Nid, kind: SyncKind, nodes: &mut Submitted) -> Result<bool, Errno> {
-        let mut blocks = Submitted::default();
+        let is_planted = self.options.planted == Some(PlantedBug::NoDataFlush);
+        let mut blocks = Submitted { fua: self.appends() && !is_planted, ..Submitted::default() };
         let placed = self.run_into(&mut blocks, |state| state.place_blocks(ino)).await;
-        let is_wet = !blocks.tickets.is_empty();
+        let is_wet = !blocks.tickets.is_empty() && !blocks.fua;
         self.ended(blocks).await.and(placed)?;
         // Number 0 is cleaning, which moves blocks of any file.
         self.changes
             .until(|| !self.writing.borrow().values().any(|&other| other == ino || other == Nid(0)))
             .await;
-        let is_wet = self.wet.borrow_mut().remove(&ino) || is_wet;
-        if is_wet && self.options.planted != Some(PlantedBug::NoDataFlush) {
-            let flushed = self.flush(self.options.fsync, &[Tag(u64::from(ino.0))]).await;
+        let ends = self.wet.borrow_mut().remove(&ino);
+        if (ends.is_some() || is_wet) && !is_planted {
+            let (by, selection) = self.data_of_file(ino, ends.unwrap_or_default());
+            let flushed = self.flush(by, selection).await;
             // The next call tries again.
             flushed.inspect_err(|_| self.note_wet(ino))?;
         }
         // A checkpoint that has begun may already have placed nodes, for which no chain waits.
         self.run_into(nodes, |state| Ok(!self.is_checkpointing.get() && state.link(ino, kind)?)).await
+    }
+
+    /// The flush that makes the data of a file durable: by its tag, or on append segments by where they end.
+    fn data_of_file(&self, ino: Nid, ends: Ends) -> (Flushing, Selection) {
+        if !self.appends() {
+            return (self.options.fsync, Selection::of_owners([Tag(u64::from(ino.0))]));
+        }
+        match ends.len() > RANGES_MAX {
+            true => (Flushing::Flush, Selection::default()),
+            false => {
+                let ranges = ends.into_values().map(|last| (last, 1)).collect();
+                (self.options.fsync, Selection { ranges, ..Selection::default() })
+            }
+        }
     }
 
     /// Makes the chain durable up to the nodes with this number.
@@ -287,8 +313,8 @@ impl F2fs {
             return Err(Errno::EIO);
         }
         let is_planted = self.options.planted == Some(PlantedBug::NoMetadataFlush);
-        if self.options.fsync == Flushing::RangeFlush && !is_planted {
-            self.flush(Flushing::RangeFlush, &[METADATA]).await?;
+        if self.options.fsync == Flushing::RangeFlush && !self.appends() && !is_planted {
+            self.flush(Flushing::RangeFlush, Selection::of_owners([METADATA])).await?;
         }
         Ok(())
     }
@@ -332,14 +358,12 @@ impl F2fs {
         result
     }
 
-    /// Makes everything durable that completed before, or only blocks with these tags. If that fails, the state of the disk is
+    /// Makes everything durable that completed before, or only what is selected. If that fails, the state of the disk is
     /// unknown, and the volume is not changed any more.
-    pub(super) async fn flush(&self, by: Flushing, tags: &[Tag]) -> Result<(), Errno> {
+    pub(super) async fn flush(&self, by: Flushing, selection: Selection) -> Result<(), Errno> {
         let ticket = match by {
             Flushing::Flush => self.port.flush(),
-            Flushing::RangeFlush => {
-                self.port.range_flush(Selection { ranges: Vec::new(), tags: tags.to_vec() })
-            }
+            Flushing::RangeFlush => self.port.range_flush(selection),
         };
         let flushed = answer(ticket).await;
         if flushed.is_err() {

@@ -45,7 +45,7 @@ use super::volume::Volume;
 use crate::boxed::Boxed;
 use crate::engine::errno;
 use crate::order::{CommitMode, answer, answers, is_kept};
-use crate::port::{BlockPort, Ticket, Write, bytes_of};
+use crate::port::{Block, BlockPort, Selection, Ticket, Write, bytes_of};
 use crate::set::Scratch;
 use crate::vfs::{Errno, Event};
 pub use area::AlfsMetrics;
@@ -103,8 +103,8 @@ pub struct F2fs {
     /// State of the mode that uses order instead of waiting.
     ordered: Ordered,
     recovered: Cell<Recovered>,
-    /// Files with data that were written and have not been made durable since.
-    wet: RefCell<BTreeSet<Nid>>,
+    /// Files with data that were written and have not been made durable since. On append segments also where in each segment they end.
+    wet: RefCell<BTreeMap<Nid, Ends>>,
     /// Files whose data must not be written now.
     frozen: RefCell<BTreeSet<Nid>>,
     /// Numbers of node writes by fsync that have not ended; the next field is the next number.
@@ -150,6 +150,9 @@ enum Scope {
     /// Makes all data durable, and nothing follows.
     Unmount,
 }
+
+/// The last block of a file's data in each segment of the disk.
+type Ends = BTreeMap<u64, Block>;
 
 /// Number of files, or periods, that a range flush of a checkpoint can name besides its own two tags.
 const OTHERS_MAX: usize = 14;
@@ -377,7 +380,16 @@ impl F2fs {
     /// Notes that data of a file are written or moved. In dual mode that is known elsewhere.
     fn note_wet(&self, ino: Nid) {
         if !self.is_dual() {
-            self.wet.borrow_mut().insert(ino);
+            self.wet.borrow_mut().entry(ino).or_default();
+        }
+    }
+
+    /// Notes where on append segments such data end.
+    fn note_wet_to(&self, ino: Nid, last: Block) {
+        if let Some(segment) = last.0.checked_div(self.port.segment_blocks().into()) {
+            let mut wet = self.wet.borrow_mut();
+            let end = wet.entry(ino).or_default().entry(segment).or_insert(last);
+            *end = last.max(*end);
         }
     }
 
@@ -532,7 +544,7 @@ impl F2fs {
             let state = self.state.borrow();
             // Pages written in place do not change the state, but have to be made durable as well.
             let wet = self.wet.borrow();
-            let is_wet = if let Scope::File(ino) = scope { wet.contains(&ino) } else { !wet.is_empty() };
+            let is_wet = if let Scope::File(ino) = scope { wet.contains_key(&ino) } else { !wet.is_empty() };
             state.changed || is_wet || is_unmount && !state.checkpoint.flags.has(Flags::UNMOUNTED)
         };
         if is_done() || !is_needed {
@@ -584,27 +596,28 @@ impl F2fs {
 
     /// Discards the append segments that a checkpoint frees: nothing could be written there otherwise.
     async fn discard_sections(&self, pending: &checkpoint::Pending) -> std::result::Result<Discarded, Errno> {
-        let (sections, segments, blocks) = {
-            let state = self.state.borrow();
-            let sections: BTreeSet<u32> = state.freed_sections(&pending.kept).into_iter().collect();
-            let blocks = self.port.segment_blocks();
-            let first = |section: u32| {
-                state.geometry.main_block(SegNo(section * state.geometry.segments_per_section), 0)
-            };
-            let mut segments: Vec<u32> = sections.iter().map(|section| first(*section).0 / blocks).collect();
-            segments.extend(state.area.dead_segments().iter().map(|segment| segment.0));
-            (sections, segments, blocks)
-        };
-        let discard = |segment: &u32| {
-            self.port.discard(crate::port::Block(u64::from(*segment) * u64::from(blocks)), blocks)
-        };
-        let tickets: Vec<Ticket> = segments.iter().map(discard).collect();
-        self.state.borrow_mut().metrics.discarded_blocks += segments.len() as u64 * u64::from(blocks);
-        answers(tickets).await?;
+        let sections: BTreeSet<u32> = self.state.borrow().freed_sections(&pending.kept).into_iter().collect();
+        let dead = self.state.borrow().area.dead_segments();
+        self.discard_all(&sections, dead.iter().map(|segment| segment.0)).await?;
         Ok(Discarded { sections, ..Discarded::default() })
     }
 
-    fn freed_by(&self, pending: &checkpoint::Pending, blocks_min: u32) -> Vec<(crate::port::Block, u32)> {
+    /// Discards the append segments of these sections of the main area, and others by their numbers on the disk.
+    async fn discard_all(
+        &self,
+        sections: &BTreeSet<u32>,
+        others: impl Iterator<Item = u32>,
+    ) -> std::result::Result<(), Errno> {
+        let (blocks, geometry) = (self.port.segment_blocks(), self.state.borrow().geometry);
+        let first = |section: &u32| geometry.main_block(SegNo(section * geometry.segments_per_section), 0);
+        let segments = sections.iter().map(|section| first(section).0 / blocks).chain(others);
+        let discard = |segment: u32| self.port.discard(Block(u64::from(segment) * u64::from(blocks)), blocks);
+        let tickets: Vec<Ticket> = segments.map(discard).collect();
+        self.state.borrow_mut().metrics.discarded_blocks += tickets.len() as u64 * u64::from(blocks);
+        answers(tickets).await
+    }
+
+    fn freed_by(&self, pending: &checkpoint::Pending, blocks_min: u32) -> Vec<(Block, u32)> {
         let mut state = self.state.borrow_mut();
         let freed = state.freed_ranges(&pending.kept, blocks_min);
         state.metrics.discarded_blocks += freed.iter().map(|(_, count)| u64::from(*count)).sum::<u64>();
@@ -638,7 +651,7 @@ impl F2fs {
                 flushing = Flushing::Flush;
             }
         } else {
-            self.wet.borrow_mut().retain(|ino| !asked.files.contains(ino));
+            self.wet.borrow_mut().retain(|ino, _| !asked.files.contains(ino));
         }
         self.changes.until(|| !self.writes_before(before) && self.linking.borrow().is_empty()).await;
         if self.failed.get() {
@@ -658,7 +671,7 @@ impl F2fs {
             discarded = self.discard(&pending, 1).await?;
         }
         if !planted(PlantedBug::NoFlushBeforeLastBlock) {
-            self.flush(flushing, &tags).await?;
+            self.flush(flushing, Selection::of_owners(tags)).await?;
         }
         let last = Write { fua: !planted(PlantedBug::LazyLastBlock), ..self.last_block(&pending) };
         answer(self.port.write(last)).await?;

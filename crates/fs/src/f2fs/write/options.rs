@@ -188,6 +188,12 @@ pub enum Flushing {
     RangeFlush,
 }
 
+impl Flushing {
+    pub(crate) fn is_flush(&self) -> bool {
+        *self == Self::Flush
+    }
+}
+
 /// How cleaning moves blocks of data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -248,13 +254,15 @@ pub enum PlantedBug {
     LostBarrier,
     /// Dual mode: fdatabarrier forgets the nodes of pages that moved to another place.
     ForgottenMoves,
+    /// Append segments: roll-forward goes on with whatever nodes are where the chain leads, also those of an earlier use of the segment.
+    StaleGeneration,
     /// Append segments: TIMB blocks do not learn where cleaning of the map has moved blocks to. For volumes of more than 2 GiB.
     LostTimb,
 }
 
 impl PlantedBug {
     /// All planted bugs, with their names.
-    pub const ALL: [(Self, &'static str); 20] = [
+    pub const ALL: [(Self, &'static str); 21] = [
         (Self::NoMetadataFlush, "no-metadata-flush"),
         (Self::NoDataFlush, "no-data-flush"),
         (Self::NoInode, "no-inode"),
@@ -274,6 +282,7 @@ impl PlantedBug {
         (Self::OpenNodes, "open-nodes"),
         (Self::LostBarrier, "lost-barrier"),
         (Self::ForgottenMoves, "forgotten-moves"),
+        (Self::StaleGeneration, "stale-generation"),
         (Self::LostTimb, "lost-timb"),
     ];
 
@@ -281,7 +290,7 @@ impl PlantedBug {
     pub fn is_of(self, options: &F2fsOptions) -> bool {
         let is_dual = options.commit_mode == CommitMode::DualMode;
         match self {
-            Self::LostTimb => false,
+            Self::LostTimb | Self::StaleGeneration => false,
             Self::NoDataInCheckpoint | Self::NoFileInCheckpoint => !is_dual,
             Self::UnorderedData | Self::OpenNodes | Self::LostBarrier | Self::ForgottenMoves => is_dual,
             _ => true,
@@ -293,13 +302,15 @@ impl PlantedBug {
         match self {
             // Discards decide what can be written there, and nothing is written over.
             Self::EarlyReuse => false,
-            // The nodes of fsync are written with FUA, and checkpoints flush everything.
+            // Nodes of fsync are written with FUA, and checkpoints flush everything.
             Self::NoMetadataFlush | Self::NoDataInCheckpoint | Self::NoFileInCheckpoint => false,
             Self::UnorderedData | Self::OpenNodes | Self::LostBarrier | Self::ForgottenMoves => false,
             Self::NoFlushBeforeLastBlock | Self::LazyLastBlock | Self::ForgottenOrphans => true,
             Self::EarlyDiscard => true,
             // Volumes of a laboratory have one such block, which each checkpoint writes anew.
             Self::LostTimb => false,
+            // A log of nodes would have to pass from one segment to another that was discarded in the same sequence.
+            Self::StaleGeneration => false,
             Self::NoDataFlush
             | Self::NoInode
             | Self::EarlyMark

@@ -33,6 +33,7 @@
 
 use super::super::layout::{Addr, Geometry, Log, Nid};
 use super::checkpoint::Pending;
+use super::fs::Durable;
 use super::options::{Flushing, PlantedBug};
 use super::ordered::Ordered;
 use super::space::Discarded;
@@ -40,7 +41,7 @@ use super::stop::Stop;
 use super::tags::METADATA;
 use super::{F2fs, Scope, errno};
 use crate::order::{CommitMode, Dispatched, STREAM};
-use crate::port::{Block, InOrder, Request, Share, Ticket, Write, payload_of};
+use crate::port::{Block, InOrder, Request, Selection, Share, Ticket, Write, payload_of};
 use crate::vfs::{Barrier, DirtyPage, Errno, SyncKind, WriteCause};
 use flashweir_core::Order;
 use flashweir_core::command::{Handle, Tag};
@@ -198,7 +199,7 @@ impl F2fs {
             }
             self.balance().await?;
             let dispatched = self.begin_dispatch(ino);
-            let placed = self.place_some(ino, rest, in_place, last).await;
+            let placed = self.place_some(ino, rest, in_place, last, Durable::Later).await;
             // Callers that need the answer ask for it.
             self.end_write(placed.number);
             dispatched.dispatch(placed.tickets).await;
@@ -440,7 +441,7 @@ impl F2fs {
     async fn flush_dispatched(&self, of: Option<Nid>) -> Result<()> {
         if let (Some(ino), Flushing::RangeFlush) = (of, self.options.fsync) {
             let tags = [Tag(u64::from(ino.0)), METADATA];
-            return self.flush(Flushing::RangeFlush, &tags).await;
+            return self.flush(Flushing::RangeFlush, Selection::of_owners(tags)).await;
         }
         let Ordered { flushes_begun, flushes_ended, is_flushing, .. } = &self.ordered;
         let wanted = flushes_begun.get() + 1;
@@ -454,7 +455,7 @@ impl F2fs {
         is_flushing.set(true);
         let number = flushes_begun.get() + 1;
         flushes_begun.set(number);
-        let flushed = self.flush(Flushing::Flush, &[]).await;
+        let flushed = self.flush(Flushing::Flush, Selection::default()).await;
         if flushed.is_ok() {
             flushes_ended.set(number);
         }

@@ -20,7 +20,9 @@ use super::super::layout::dentry::Entry;
 use super::super::layout::node::{self, Footer, Inode, Kind, NODE_WORDS, advise, inline};
 use super::super::layout::summary::Owner;
 use super::super::layout::{Addr, Nid, SegNo, xattr};
+use super::options::PlantedBug;
 use super::recovered::Recovered;
+use super::space::Discarded;
 use super::state::State;
 use super::stop::Step;
 use super::{Error, F2fs, Result};
@@ -33,7 +35,7 @@ use std::sync::Arc;
 impl F2fs {
     /// Recovers synced files and frees orphans. Writes nothing to a volume that was unmounted and has neither.
     pub(super) async fn recover(&self, written: Option<&[u32]>) -> Result<()> {
-        let chain = self.volume.chain().await?;
+        let chain = self.volume.chain(self.options.planted == Some(PlantedBug::StaleGeneration)).await?;
         let orphans: Vec<Nid> = self.state.borrow().orphans.iter().copied().collect();
         for &ino in &orphans {
             self.step(|state| state.destroy(ino), format_args!("orphan {ino} cannot be freed")).await?;
@@ -43,7 +45,10 @@ impl F2fs {
         self.keep_chain(&chain, &plan).await?;
         match written {
             None => self.step(State::dodge, "a log has no place to go on").await?,
-            Some(_) => self.state.borrow_mut().keep_numbers(&chain),
+            Some(_) => {
+                self.discard_stale().await?;
+                self.state.borrow_mut().keep_numbers(&chain);
+            }
         }
         let mut new = BTreeSet::new();
         for (&ino, synced) in &plan {
@@ -97,6 +102,16 @@ impl F2fs {
                 Error::Corrupt(format!("recovery cannot write its checkpoint: {errno:?}"))
             })?;
         }
+        Ok(())
+    }
+
+    /// Discards append segments in which something is written that neither the checkpoint nor the chain needs: a power cut has undone their
+    /// discards. Before the next checkpoint no log could go on there, and all other segments may hold the chain.
+    async fn discard_stale(&self) -> Result<()> {
+        let sections: BTreeSet<u32> = self.state.borrow().freed_sections(&[]).into_iter().collect();
+        let discarded = self.discard_all(&sections, std::iter::empty()).await;
+        discarded.map_err(|errno| Error::Corrupt(format!("recovery cannot discard a segment: {errno:?}")))?;
+        self.state.borrow_mut().forget(Vec::new(), &Discarded { sections, ..Discarded::default() });
         Ok(())
     }
 
