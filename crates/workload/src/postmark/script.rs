@@ -5,7 +5,9 @@ use crate::spelling::nearest;
 use std::fmt;
 
 /// Commands that say nothing about the work.
-const OTHERS: [&str; 6] = ["run", "quit", "show", "help", "clear", "load"];
+const OTHERS: [&str; 4] = ["run", "quit", "show", "help"];
+/// Commands that would change what a run does, and are refused.
+const REFUSED: [&str; 2] = ["load", "clear"];
 /// Things that `set` sets here.
 const SETTINGS: [&str; 10] = [
     "size",
@@ -52,7 +54,8 @@ fn first_word(text: &str) -> Option<&str> {
 /// The first line that makes no sense.
 pub fn parse(name: &str, text: &str) -> Option<Result<Options, ScriptError>> {
     let first = first_word(text)?;
-    (first == "set" || OTHERS.contains(&first)).then(|| lines(name, text))
+    let is_command = first == "set" || OTHERS.contains(&first) || REFUSED.contains(&first);
+    is_command.then(|| lines(name, text))
 }
 
 fn lines(name: &str, text: &str) -> Result<Options, ScriptError> {
@@ -65,10 +68,19 @@ fn lines(name: &str, text: &str) -> Result<Options, ScriptError> {
             Some((&"quit", _)) => break,
             Some((&"set", rest)) => set(&mut options, rest).map_err(fail)?,
             Some((&word, _)) if OTHERS.contains(&word) => (),
+            Some((&word, _)) if REFUSED.contains(&word) => return Err(fail(refused(word))),
             Some((&word, _)) => return Err(fail(unknown("command", word, &["set"], &OTHERS))),
         }
     }
     Ok(options)
+}
+
+fn refused(command: &str) -> String {
+    let instead = match command {
+        "load" => "expected the commands of that file in this one",
+        _ => "expected a `set` for each setting that is to be another one",
+    };
+    format!("the command `{command}` is not executed: {instead}")
 }
 
 fn unknown(what: &str, word: &str, known: &[&str], more: &[&str]) -> String {
@@ -170,7 +182,15 @@ mod tests {
             ),
             (
                 "run\nrum\n",
-                "mail.pmrc:2: unknown command `rum`: expected one of set, run, quit, show, help, clear, load; did you mean `run`?",
+                "mail.pmrc:2: unknown command `rum`: expected one of set, run, quit, show, help; did you mean `run`?",
+            ),
+            (
+                "set number 9\nload big.pmrc\nrun\n",
+                "mail.pmrc:2: the command `load` is not executed: expected the commands of that file in this one",
+            ),
+            (
+                "clear\nrun\n",
+                "mail.pmrc:1: the command `clear` is not executed: expected a `set` for each setting that is to be another one",
             ),
             (
                 "set numbre 4\n",
