@@ -8,6 +8,7 @@ use flashweir_fs::vfs::{HostCosts, MountOptions};
 use flashweir_host::HostConfig;
 use flashweir_lab::files::{self, Setup, Work};
 use flashweir_sim::stack::FlushMode;
+use flashweir_sim::volume::MakeOptions;
 use flashweir_workload::fio::parse_job_file_on_files;
 
 /// Random writes past the page cache, 32 in flight, to a file that fills an eighth of the volume.
@@ -57,7 +58,9 @@ fn writes(job: &str, kind: Kind) -> Result<Values, String> {
         ramp: Duration::ZERO,
         runtime: Some(Duration::from_secs(20)),
         is_direct: false,
-        journal_blocks: None,
+        volume: MakeOptions::default(),
+        is_aged: false,
+        ballast_bytes: 0,
     };
     let mut before = None;
     let result = files::run(&setup, &mut |fraction| {

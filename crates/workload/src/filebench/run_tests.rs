@@ -105,7 +105,7 @@ fn what_is_made_and_deleted_is_on_the_file_system() {
     assert!(sizes.len() > 7 + 8 && sizes.len() < 7 + 32, "{}", sizes.len());
     assert!(sizes.iter().all(|&size| size == 10_240), "{sizes:?}");
     // A second run starts again; one that creates more files than allowed ends when there is nothing left to do.
-    let ramp = flashweir_core::Duration::from_secs(5);
+    let ramp = Duration::from_secs(5);
     let in_ramp =
         bed.run(&text.replace("/a/b", "/c"), &[], Options { ramp, ..Options::new("y", 3) }).unwrap();
     assert_eq!(in_ramp.ended_early.as_deref(), Some("flowop `end`: 7 reached"));
