@@ -21,11 +21,11 @@ pub(super) const DEVICE: Study = Study {
     what: "memory of the map, table 2: block, hybrid and page maps by formula, 4 bytes an entry; AMF's as a simulated card of that size has it, \
            block lists and states of segments",
     missing: "block and hybrid maps, which are not built; the paper's 96 and 186 MB for the hybrid one do not follow from 15 %",
-    parameter: "capacity, GiB",
+    parameter: "capacity, GiB (477 and 931 are 512 GB and 1 TB)",
     names: &[],
     metrics: &[("map_mib", "MiB of the map")],
     variants: &["block", "hybrid", "page", "AMF"],
-    points: |_| vec![512.0, 1024.0],
+    points: |_| vec![477.0, 931.0],
     measure: |variant, gib, _, _| {
         let (blocks, pages) = (gib * PAGES_PER_GIB / PAGES_PER_BLOCK, gib * PAGES_PER_GIB);
         vec![match variant {
@@ -47,13 +47,13 @@ pub(super) const HOST: Study = Study {
     what: "memory that ALFS takes beyond F2FS's: the table of TIMB places, the list of TIMB blocks, the same for usage, and the states of \
            the map's segments, as a mounted volume has them",
     missing: "what the paper's 180 KB and 10.8 MB consist of beyond the table",
-    parameter: "capacity, GiB",
+    parameter: "capacity, GiB (477 and 931 are 512 GB and 1 TB)",
     names: &[],
     metrics: &[("timb_kib", "KiB of the table of TIMB places"), ("all_kib", "KiB of everything")],
     variants: &["AMF"],
     points: |_| vec![16.0, 931.0],
     measure: |_, gib, _, _: Scale| {
-        let options = DeviceOptions { seed: 1, track_contents: false, planted: None };
+        let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
         let mut stack = Stack::new(Device::new(card(gib), options), FlushMode::Flush);
         let port = stack.port();
         let mounted = stack.block_on(async move {
