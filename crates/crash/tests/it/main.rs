@@ -2,6 +2,7 @@
 //! tokens.
 
 mod append;
+mod commands;
 mod crash;
 mod dftl;
 mod file_crash;

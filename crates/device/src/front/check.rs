@@ -2,6 +2,7 @@
 //!
 //! Deliberately absent: which commands a firmware supports; the firmware checks that itself.
 
+use super::arrivals::Arrivals;
 use super::{Front, Span, range};
 use crate::config::PersistPolicy;
 use crate::geometry::Geometry;
@@ -30,8 +31,9 @@ impl Front {
             }
         }
         if let (Some(stream), false) = (command.stream, matches!(command.op, Op::Read { .. })) {
-            let arrivals = self.arrivals.get(&stream);
-            arrivals.map_or(Ok(()), |arrivals| arrivals.check(command.epoch))?;
+            // Its first command may be wrong, too: it would wait for an epoch that never comes.
+            let none = Arrivals::default();
+            self.arrivals.get(&stream).unwrap_or(&none).check(command.epoch)?;
         }
         if command.op == Op::Barrier && command.order == Some(Order::Within) {
             return Err(DeviceError::InvalidField("a barrier of no length closes an epoch"));

@@ -243,6 +243,21 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!(error, "order.fuse_epochs = 2: expected 1, unless order.policy = \"transactional\"");
 }
 
+/// Found by the fuzzer of commands: the first command of a stream waited for an epoch half of all numbers ahead, which never comes.
+#[test]
+fn the_first_command_of_a_stream_cannot_be_of_an_epoch_that_is_over() {
+    let mut host = Host::new(&small(PersistPolicy::InOrderRecovery), 1);
+    host.order = WITHIN;
+    host.epoch = Some(EpochStamp { number: u32::MAX, members: None });
+    host.write(0, 1, false);
+    host.wait(0);
+    let over = DeviceError::InvalidField("a member of an epoch that is over");
+    assert_eq!(host.failures, [(1, over)]);
+    host.epoch = Some(EpochStamp { number: 0, members: None });
+    host.write(0, 1, false);
+    host.check("the stream begins with epoch 0");
+}
+
 /// A command that is refused because its stream has no epoch numbers changes nothing in the stream; one that is refused for another
 /// reason is a member of its epoch all the same, since the host has counted it.
 #[test]
