@@ -16,13 +16,24 @@ const DEVICE: &[&str] =
 const FILES: &[&str] = &["crates/sim", "crates/fs"];
 
 /// Paths that each piece of evidence judges; a directory includes everything below it.
-const JUDGES: [(&str, &[&[&str]]); 12] = [
+const JUDGES: [(&str, &[&[&str]]); 13] = [
     ("claims-rflush", &[DEVICE, FILES, &["crates/workload", "crates/db", "crates/lab"]]),
     ("crash-devices", &[DEVICE]),
     ("crash-drawn", &[DEVICE]),
     ("file-cuts", &[DEVICE, FILES]),
     ("file-cuts-ext4", &[DEVICE, FILES]),
     ("file-pairs", &[DEVICE, FILES]),
+    (
+        "fuzz-device-commands",
+        &[&[
+            "crates/core",
+            "crates/ftl",
+            "crates/device",
+            "crates/crash/src/devices",
+            "crates/crash/tests/it/commands",
+            "fuzz",
+        ]],
+    ),
     ("fuzz-nbd-session", &[&["crates/serve/src/nbd", "fuzz"]]),
     ("live-cuts", &[DEVICE, &["crates/sim", "crates/serve"]]),
     ("mqsim", &[&["crates/core", "crates/ftl", "crates/device", "crates/sim"]]),
