@@ -60,6 +60,7 @@ fn writes(job: &str, kind: Kind) -> Result<Values, String> {
         is_direct: false,
         volume: MakeOptions::default(),
         is_aged: false,
+        is_atomic: false,
         ballast_bytes: 0,
     };
     let mut before = None;

@@ -108,6 +108,9 @@ pub(crate) struct FilesArgs {
     /// Open the files of filebench and of databases with O_DIRECT; fio has `direct` in its job files
     #[arg(long)]
     direct: bool,
+    /// Open the files that filebench writes as atomic files, so that an fsync is an atomic commit; fio has `atomic_files` in its job files
+    #[arg(long)]
+    atomic_files: bool,
     /// Seed of all randomness
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
     seed: u64,
@@ -377,6 +380,9 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
         }
         workloads.push((name, work));
     }
+    if args.atomic_files {
+        check_atomic(&workloads)?;
+    }
     let mode = args.options.mode(args.format, args.order_only, &args.flush)?;
     needs(args.journal_size.is_some(), "--journal-size", Kind::Ext4, args.format)?;
     needs(args.segments_per_section.is_some(), "--segments-per-section", Kind::F2fs, args.format)?;
@@ -414,6 +420,7 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
                 },
                 is_aged: args.aged,
                 ballast_bytes: args.ballast.map_or(0, |size| size.0),
+                is_atomic: args.atomic_files,
             });
         }
     }
@@ -432,6 +439,29 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
         return stopped(results.len(), setups.len(), 0, text);
     }
     print_or_write(args.results.out.as_deref(), &text()?)
+}
+
+/// Refuses atomic files where no model of filebench has some, or one never commits them.
+fn check_atomic(workloads: &[(String, Work)]) -> Outcome {
+    let mut models = workloads.iter().filter_map(|(name, work)| match work {
+        Work::Filebench(model) => Some((name, model)),
+        _ => None,
+    });
+    let silent = models.clone().find(|(_, model)| !model.syncs());
+    if let Some((name, _)) = silent {
+        return Err(Failure::Usage(format!(
+            "--atomic-files withholds what is written until an fsync, and `{name}` has none: expected a model that syncs, such as \
+             varmail"
+        )));
+    }
+    match models.next() {
+        Some(_) => Ok(()),
+        None => Err(Failure::Usage(
+            "--atomic-files concerns models of filebench: expected one; a fio job has `atomic_files=1`, a database \
+             `double_write=atomic`"
+                .into(),
+        )),
+    }
 }
 
 /// A workload and its name.

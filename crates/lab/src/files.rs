@@ -17,7 +17,7 @@ use flashweir_device::{Device, DeviceMetrics, DeviceOptions, NandMetrics};
 use flashweir_fs::ext4::Ext4Options;
 use flashweir_fs::order::CommitMode;
 use flashweir_fs::vfs::{
-    ConfigError, Creds, Errno, MountOptions, OpenFlags, PAGE_BYTES, Process, Source, Vfs, VfsMetrics,
+    ConfigError, Creds, Errno, Fs as _, MountOptions, OpenFlags, PAGE_BYTES, Process, Source, Vfs, VfsMetrics,
 };
 use flashweir_fs::{AnyFs, Kind, Mode, Mounted as _};
 use flashweir_host::HostConfig;
@@ -69,6 +69,8 @@ pub struct Setup {
     pub is_aged: bool,
     /// Bytes of a file that is made before those of the workloads, and that nobody touches.
     pub ballast_bytes: u64,
+    /// Whether filebench opens files that it writes as atomic files.
+    pub is_atomic: bool,
 }
 
 /// A workload on files.
@@ -165,6 +167,8 @@ pub enum FilesError {
     Aging(Errno),
     /// The ballast cannot be written.
     Ballast(Errno),
+    /// Atomic files are asked for, and the file system has none.
+    NoAtomicFiles,
     /// The files cannot be made durable.
     Sync(Errno),
     /// All tasks wait for something that never happens: a bug of ours.
@@ -182,6 +186,10 @@ impl fmt::Display for FilesError {
             Self::Postmark { name, error } => write!(f, "{name}: {error}"),
             Self::Aging(errno) => write!(f, "the volume cannot be aged: {errno}"),
             Self::Ballast(errno) => write!(f, "the ballast cannot be written: {errno}"),
+            Self::NoAtomicFiles => f.write_str(
+                "--atomic-files needs a file system with atomic files: expected ext4 that journals data, or either format on a \
+                 device with SHARE",
+            ),
             Self::Sync(errno) => write!(f, "the files cannot be made durable: {errno}"),
             Self::Stuck => f.write_str("the workloads wait for something that never comes"),
         }
@@ -365,6 +373,9 @@ enum Ready {
 async fn prepare(setup: Setup, port: Port, handle: Handle) -> Result<(Vfs<AnyFs>, Vec<Ready>), FilesError> {
     let fs = make(port, setup.flush, &setup.mode, setup.volume).await?;
     let vfs = Vfs::mount(fs, handle.clone(), setup.mount).map_err(FilesError::Mount)?;
+    if setup.is_atomic && !vfs.fs().has_sets() {
+        return Err(FilesError::NoAtomicFiles);
+    }
     let process = vfs.process(Creds::ROOT);
     if setup.is_aged {
         age(&process).await.map_err(FilesError::Aging)?;
@@ -436,6 +447,7 @@ async fn prepare(setup: Setup, port: Port, handle: Handle) -> Result<(Vfs<AnyFs>
                     interval: setup.interval,
                     ramp: setup.ramp,
                     is_direct: setup.is_direct,
+                    is_atomic: setup.is_atomic,
                     ..filebench::Options::new(&name, setup.seed)
                 };
                 let made = Filebench::prepare(Rc::new(model), process.clone(), handle.clone(), options).await;
@@ -526,7 +538,7 @@ mod tests {
     use flashweir_core::Bytes;
     use flashweir_device::config::PersistPolicy;
     use flashweir_device::presets::preset;
-    use flashweir_fs::ext4::Journaling;
+    use flashweir_fs::ext4::{CheckpointBy, Journaling};
     use flashweir_fs::vfs::HostCosts;
     use flashweir_workload::filebench::{parse_model, personality};
     use flashweir_workload::fio::parse_job_file_on_files;
@@ -555,6 +567,7 @@ mod tests {
             volume: MakeOptions::default(),
             is_aged: false,
             ballast_bytes: 0,
+            is_atomic: false,
         }
     }
 
@@ -630,6 +643,45 @@ mod tests {
             assert_eq!(Ok(Some(result)), run(&setup, &mut |_| true));
         }
         assert!(flushes[2] < flushes[0], "flushes for each commit: {flushes:?}");
+    }
+
+    /// A sync of a job with atomic files commits all of them together, and an fsync of a model one file; without SHARE or a journal of
+    /// data they are refused in one sentence.
+    #[test]
+    fn jobs_and_models_commit_atomic_files() {
+        let jobs = "[sets]\nrw=randwrite\nbs=4k\nnrfiles=3\nfilesize=1m\nfsync=8\nend_fsync=1\natomic_files=1\nnumber_ios=400\n";
+        let with = |workload: (String, Work), journaling, is_atomic| {
+            let mut setup = setup(FlushMode::Flush);
+            setup.device.ftl.share.pages = 4096;
+            let checkpoint_by = CheckpointBy::Share;
+            let mode = Ext4Options { journaling, checkpoint_by, ..Ext4Options::default() }.into();
+            let (workloads, block_layer) = (vec![workload], Some(HostConfig::default()));
+            Setup { workloads, mode, block_layer, is_atomic, ..setup }
+        };
+        let mail = setup(FlushMode::Flush).workloads.remove(1);
+        for journaling in [Journaling::Journal, Journaling::Ordered] {
+            let syncs_beside_flushes = [true, false].map(|is_atomic| {
+                let mut jobs = parse_job_file_on_files("sets.fio", jobs).unwrap().jobs;
+                jobs[0].is_atomic &= is_atomic;
+                let setup = with(("sets".into(), Work::Fio(jobs)), journaling, false);
+                let setup = Setup { ramp: Duration::ZERO, runtime: None, ..setup };
+                let result = run(&setup, &mut |_| true).unwrap().unwrap();
+                let flushes = result.workloads[0].call("flush").map_or(0, |call| call.calls);
+                assert_eq!(flushes, 400 / 8, "the last one is that of the end");
+                result.metrics["vfs.syncs"] - flushes
+            });
+            assert_eq!(syncs_beside_flushes, [0, 2], "the last sync is one set, or three files");
+            let [atomic, plain] = [true, false].map(|is_atomic| {
+                let result = run(&with(mail.clone(), journaling, is_atomic), &mut |_| true).unwrap().unwrap();
+                assert!(result.workloads[0].sum(&["fsync"]).calls > 20, "{result:?}");
+                result.trace_hash
+            });
+            assert_ne!(atomic, plain, "{journaling:?}");
+        }
+        let mut without = with(mail, Journaling::Ordered, true);
+        without.device.ftl.share.pages = 0;
+        without.mode = Ext4Options::default().into();
+        assert_eq!(run(&without, &mut |_| true), Err(FilesError::NoAtomicFiles));
     }
 
     /// F2FS on the same block layer. In dual mode its fsyncs wait for less, so that workloads do more with range flushes. With FLUSH

@@ -96,7 +96,7 @@ const FILES: [(&str, &str); 29] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 249] = [
+const BAD: [(&str, &str); 251] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("check", "missing: --verify <SHELL COMMAND>, <COMMAND>..."),
     ("check --verify true --", "missing: <COMMAND>..."),
@@ -330,6 +330,8 @@ const BAD: [(&str, &str); 249] = [
     ("replay good.trace --device amf", "good.trace: request 2, at sector 8, does not fit zones: nothing is written in its zone: expected sector 0"),
     ("serve amf", "device 0 (amf): firmware = append: expected page: a host that writes sectors in place needs a device with a page namespace (of the card of AMF there are `amf-page`, `amf-dftl` and `amf-fdp`)"),
     ("fio zoned.fio --device amf --set append.lanes=3", "device 0 (amf): append.lanes = 3: expected 0, or a part of the 32 planes into which they can be divided"),
+    ("files fileserver --device sata-mlc --atomic-files", "--atomic-files withholds what is written until an fsync, and `fileserver` has none: expected a model that syncs, such as varmail"),
+    ("files tpcc --device sata-mlc --atomic-files", "--atomic-files concerns models of filebench: expected one; a fio job has `atomic_files=1`, a database `double_write=atomic`"),
     ("fio share.fio --device sata-mlc", "share.fio: [s]: `share_from` needs a device with SHARE: expected `ftl.share.pages` above 0, as in the preset `share-960evo`"),
     ("fio share.fio --device share-960evo --set ftl.share.batch=8", "share.fio: [s]: a write of 64KiB is more than one SHARE of this device: expected at most 32KiB (ftl.share.batch)"),
     ("replay share.log --device sata-mlc", "share.log: a trace with remaps needs a device with SHARE: expected `ftl.share.pages` above 0, as in the preset `share-960evo`"),

@@ -239,6 +239,7 @@ fn setup(variant: usize, buffer: u64, seed: u64, scale: Scale, workloads: Vec<(S
         volume: MakeOptions::default(),
         is_aged: false,
         ballast_bytes: 0,
+        is_atomic: false,
     }
 }
 

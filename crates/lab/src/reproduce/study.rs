@@ -150,6 +150,7 @@ pub(super) fn on_server(
         volume: MakeOptions::default(),
         is_aged: false,
         ballast_bytes: 0,
+        is_atomic: false,
     }
 }
 

@@ -225,6 +225,11 @@ ops! {
 }
 
 impl Model {
+    /// Whether any flowop makes an open file durable.
+    pub fn syncs(&self) -> bool {
+        self.flowops().any(|(_, _, flowop)| flowop.op == Op::Fsync)
+    }
+
     /// Iterates over all flowops, numbered from 0, with process and thread.
     pub fn flowops(&self) -> impl Iterator<Item = (&Process, &Thread, &Flowop)> {
         self.processes.iter().flat_map(|process| {

@@ -17,6 +17,8 @@ pub struct Options {
     pub ramp: Duration,
     /// Whether every flowop bypasses the page cache. Random numbers of bytes are then rounded up to pages.
     pub is_direct: bool,
+    /// Whether every file that a flowop may write is opened as an atomic file: an fsync is an atomic commit of what was written to it.
+    pub is_atomic: bool,
     /// CPU time of one step of `hog`, which writes to one address in memory. An estimate: three cycles of a 3 GHz CPU.
     pub hog_step: Duration,
 }
@@ -31,6 +33,7 @@ impl Options {
             interval: Duration::from_secs(1),
             ramp: Duration::ZERO,
             is_direct: false,
+            is_atomic: false,
             hog_step: Duration::from_nanos(1),
         }
     }

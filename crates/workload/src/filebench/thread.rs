@@ -187,8 +187,12 @@ impl<F: Fs> Runner<F> {
         };
         let is_direct = flowop.is_direct || self.shared.options.is_direct;
         let flags = if is_direct { flags.direct() } else { flags };
-        // `O_SYNC`, as in filebench.
-        if flowop.is_dsync { flags.sync(SyncKind::All) } else { flags }
+        // `O_SYNC`, as in filebench; a write that is to be durable at once withholds nothing.
+        match flowop.is_dsync {
+            true => flags.sync(SyncKind::All),
+            false if self.shared.options.is_atomic && !fileset.read_only => flags.atomic(),
+            false => flags,
+        }
     }
 
     fn fileset(&self, flowop: &Flowop) -> Step<usize> {

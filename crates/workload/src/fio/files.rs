@@ -30,6 +30,8 @@ pub struct FileJob {
     pub is_direct: bool,
     /// Whether files have contents before the job begins, even if it only writes.
     pub overwrites: bool,
+    /// Whether the files are atomic: a flush is a commit of all of them together.
+    pub is_atomic: bool,
 }
 
 /// The jobs of a job file on files.
@@ -51,6 +53,7 @@ struct Draft {
     size: Option<u64>,
     is_direct: bool,
     overwrites: bool,
+    is_atomic: bool,
     engine: Option<String>,
     service: Option<Service>,
 }
@@ -156,6 +159,7 @@ impl Draft {
             "direct" => self.is_direct = flag()?,
             "buffered" => self.is_direct = !flag()?,
             "overwrite" => self.overwrites = flag()?,
+            "atomic_files" => self.is_atomic = flag()?,
             "file_service_type" => {
                 self.service = Some(
                     service(text)
@@ -213,6 +217,21 @@ impl Draft {
         if spec.share_from.is_some() {
             return Err("`share_from` needs a device; a file shares blocks by copy_file_range".into());
         }
+        if self.is_atomic && !spec.mix.uses(Direction::Write) {
+            return Err("`atomic_files` needs a job that writes".into());
+        }
+        if self.is_atomic && spec.fua {
+            return Err(
+                "`sync` makes each write durable at once, and `atomic_files` withholds it until an fsync"
+                    .into(),
+            );
+        }
+        if self.is_atomic && spec.fsync == 0 && spec.fdatasync == 0 {
+            return Err(
+                "`atomic_files` withholds what is written until an fsync: expected `fsync` or `fdatasync`"
+                    .into(),
+            );
+        }
         if self.file_count() > 1 {
             self.divide(&mut spec, file_bytes / LBA_BYTES)?;
         }
@@ -230,7 +249,8 @@ impl Draft {
         if is_synchronous {
             spec.iodepth = 1;
         }
-        Ok(FileJob { spec, files, file_bytes, is_direct: self.is_direct, overwrites: self.overwrites })
+        let Self { is_direct, overwrites, is_atomic, .. } = *self;
+        Ok(FileJob { spec, files, file_bytes, is_direct, overwrites, is_atomic })
     }
 
     /// Divides the region of a job among its files.

@@ -76,6 +76,21 @@ fn options_about_files_are_read_or_refused() {
         ("[a]\nfilename=a::b", {
             "j.fio:2: option `filename` in [a] cannot be `a::b`: expected names separated by colons"
         }),
+        ("[a]\nrw=write\nsize=1m\nshare_from=0", {
+            "j.fio:1: [a]: the sources of `share_from`, 1MiB from 0B on, overlap the region of the job, which begins at 0B"
+        }),
+        ("[a]\nrw=read\nsize=1m\nfsync=1\natomic_files=1", {
+            "j.fio:1: [a]: `atomic_files` needs a job that writes"
+        }),
+        ("[a]\nrw=write\nsize=1m\nfsync=1\nsync=1\natomic_files=1", {
+            "j.fio:1: [a]: `sync` makes each write durable at once, and `atomic_files` withholds it until an fsync"
+        }),
+        ("[a]\nrw=write\nsize=1m\nend_fsync=1\natomic_files=1", {
+            "j.fio:1: [a]: `atomic_files` withholds what is written until an fsync: expected `fsync` or `fdatasync`"
+        }),
+        ("[a]\nrw=write\nsize=1m\natomic_files=yes", {
+            "j.fio:4: option `atomic_files` in [a] cannot be `yes`: expected 0 or 1"
+        }),
         ("[a]\nsize=1m\nopendir=/x\nzonemode=zbd", {
             "j.fio:1: [a]: `zonemode=zbd` needs a device with segments; a file has no zones"
         }),
@@ -190,6 +205,11 @@ fn what_files_cannot_do_is_an_error() {
     assert_eq!(
         run_text("[t]\nrw=randtrim\nsize=1m").to_string(),
         "[t]: `rw` cannot trim files: expected reads and writes"
+    );
+    assert_eq!(
+        run_text("[t]\nrw=randwrite\nsize=1m\nfsync=1\natomic_files=1").to_string(),
+        "[t]: `atomic_files` needs a file system with atomic files: expected ext4 that journals data, or either format on a \
+         device with SHARE"
     );
     let full = run_text("[w]\nrw=read\nfilename=/w\nsize=2g");
     assert!(matches!(&full, FileJobError::Call { path, .. } if path == "/w"), "{full}");

@@ -1,7 +1,7 @@
 //! The names of fio's options (all of 3.33 and most of the later ones) and the treatment of each.
 //!
-//! Invariant: every name is in exactly one table, and only [`OURS`] has names that fio lacks, so that a misspelling is
-//! never accepted as an option.
+//! Invariant: every name is in exactly one table, and fio has each of them but those of [`OURS`] and `atomic_files`, so that a
+//! misspelling is never accepted as an option.
 
 use crate::spelling;
 
@@ -127,6 +127,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("trim_percentage", "0", "reads do not turn into trims; use rw=trimwrite"),
     ("nrfiles", "1", "the device is one file; divide it with `offset` and `size`"),
     ("create_only", "0", "there are no files to create"),
+    ("atomic_files", "0", "a device has no files; `weir files` runs jobs on some"),
     ("verify_only", "0", "a job reads back what it has written itself"),
     ("verify_backlog", "0", "what was written is read back at the end"),
     ("sprandom", "0", "the preconditioning pattern is not modelled"),

@@ -4,8 +4,8 @@
 //! [`File`] execute each request, and fills a [`Recorder`] for each job.
 //!
 //! Invariants: the jobs of a stonewall group run concurrently, groups one after the other; a flush is an fsync of the file whose turn it
-//! is, and the last one of every file (an fdatasync if the job asks for no more); a request that reaches beyond its file is cut
-//! off at the file's end.
+//! is, and the last one of every file (an fdatasync if the job asks for no more); with atomic files each flush is one commit of all of
+//! them; a request that reaches beyond its file is cut off at the file's end.
 
 use super::files::FileJob;
 use super::job::FioJob;
@@ -15,7 +15,7 @@ use flashweir_core::executor::Handle;
 use flashweir_core::signal::Signal;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Duration, Instant};
-use flashweir_fs::vfs::{Errno, File, Fs, OpenFlags, Process, Sink, Source, SyncKind};
+use flashweir_fs::vfs::{Errno, File, Fs, OpenFlags, Process, Sink, Source, SyncKind, Vfs};
 use flashweir_sim::measure::{JobResult, Recorder};
 use flashweir_sim::request::{Kind, Request};
 use flashweir_sim::workload::{Step, Workload};
@@ -44,6 +44,11 @@ pub enum FileJobError {
         /// Name of the job.
         job: String,
     },
+    /// Atomic files are asked for, and the file system has none.
+    NoAtomicFiles {
+        /// Name of the job.
+        job: String,
+    },
     /// A kind of request that files do not support.
     Trim {
         /// Name of the job.
@@ -58,6 +63,11 @@ impl fmt::Display for FileJobError {
             Self::Timeless { job } => {
                 write!(f, "[{job}]: requests take no virtual time; mount with host costs, or on a device")
             }
+            Self::NoAtomicFiles { job } => write!(
+                f,
+                "[{job}]: `atomic_files` needs a file system with atomic files: expected ext4 that journals data, or either \
+                 format on a device with SHARE"
+            ),
             Self::Trim { job } => write!(f, "[{job}]: `rw` cannot trim files: expected reads and writes"),
         }
     }
@@ -81,6 +91,9 @@ pub async fn prepare<F: Fs>(process: &Process<F>, jobs: &[FileJob]) -> Result<()
         };
         if job.spec.mix.uses(Direction::Trim) {
             return Err(FileJobError::Trim { job: job.spec.name.clone() });
+        }
+        if job.is_atomic && !process.vfs().fs().has_sets() {
+            return Err(FileJobError::NoAtomicFiles { job: job.spec.name.clone() });
         }
         let has_contents = job.overwrites || job.spec.mix != Mix::Only(Direction::Write);
         for path in &job.files {
@@ -177,6 +190,8 @@ struct Shared<F: Fs> {
     files: Vec<(String, File<F>)>,
     file_bytes: u64,
     sync: SyncKind,
+    /// Where atomic files are committed together.
+    commits: Option<Vfs<F>>,
     finished: RefCell<Vec<Finished>>,
     /// Waker of the job, while it waits for a request to finish.
     waiting: RefCell<Option<Waker>>,
@@ -238,6 +253,7 @@ async fn run_job<F: Fs>(
     };
     let flags = if job.is_direct { flags.direct() } else { flags };
     let flags = if job.spec.fua { flags.sync(SyncKind::All) } else { flags };
+    let flags = if job.is_atomic { flags.atomic() } else { flags };
     let mut files = Vec::new();
     for path in &job.files {
         let file = process.open(path, flags, 0).await.map_err(|errno| failed(path, errno))?;
@@ -248,6 +264,7 @@ async fn run_job<F: Fs>(
         files,
         file_bytes: job.file_bytes,
         sync: if only_data { SyncKind::Data } else { SyncKind::All },
+        commits: job.is_atomic.then(|| process.vfs().clone()),
         finished: RefCell::default(),
         waiting: RefCell::default(),
         idle: RefCell::default(),
@@ -328,6 +345,10 @@ async fn run_job<F: Fs>(
         ("nrfiles".to_owned(), job.files.len().to_string()),
         ("iodepth".to_owned(), job.spec.iodepth.to_string()),
     ]);
+    let options = match job.is_atomic {
+        true => options.into_iter().chain([("atomic_files".to_owned(), "1".to_owned())]).collect(),
+        false => options,
+    };
     let recorder = recorder.unwrap_or_else(|| Recorder::new(end, interval));
     Ok(recorder.finish(&job.spec.name, options, end))
 }
@@ -367,6 +388,10 @@ async fn carry_out<F: Fs>(shared: Weak<Shared<F>>, handle: Handle, worker: Rc<Wo
 async fn call<F: Fs>(shared: &Shared<F>, request: &Request, content: u64) -> Moved {
     let at = request.lba.0 * LBA_BYTES;
     let (number, offset) = ((at / shared.file_bytes) as usize, at % shared.file_bytes);
+    if let (Kind::Flush, Some(vfs)) = (request.kind, &shared.commits) {
+        let files: Vec<&File<F>> = shared.files.iter().map(|(_, file)| file).collect();
+        return vfs.syncv(&files, shared.sync).await.map(|()| 0).map_err(|errno| (0, errno));
+    }
     if request.kind == Kind::Flush {
         // The end of the last file stands for all of them.
         let files = if number < shared.files.len() { number..number + 1 } else { 0..shared.files.len() };

@@ -634,13 +634,15 @@ mod tests {
                 "job.fio:1: [w]: `fdp=1` needs the handles of this job: expected `fdp_pli=0,1` or the like"
                     .into(),
             ),
-            (
-                "share_from=100",
-                cannot("share_from", "100", "a multiple of 512 bytes such as 1g, or 0% to 100%"),
-            ),
+            ("share_from=100", cannot("share_from", "100", "a multiple of 512 bytes such as 1g, or 0% to 100%")),
             (
                 "share_from=0",
                 "job.fio:1: [w]: `share_from` makes remaps of writes, and the job writes nothing".into(),
+            ),
+            (
+                "atomic_files=1",
+                "job.fio:2: option `atomic_files` in [w] is not supported: a device has no files; `weir files` runs jobs on some"
+                    .into(),
             ),
             ("include other.fio", "job.fio:2: `include` is not supported in job files".into()),
         ];

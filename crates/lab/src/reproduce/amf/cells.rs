@@ -366,6 +366,7 @@ fn setup(variant: usize, workload: Workload, flash: Flash, seed: u64, scale: Sca
         ramp,
         runtime,
         is_direct: false,
+        is_atomic: false,
         is_aged: true,
         ballast_bytes,
     }
