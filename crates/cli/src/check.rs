@@ -22,6 +22,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use flashweir_core::{Bytes, Duration};
 use flashweir_crash::files::Format;
+use flashweir_crash::files::setup::SEGMENT_BLOCKS;
 use flashweir_crash::recorded::{
     Call, Config, Counts, Directory, Moment, Recording, Step, Wrong, directories, fresh,
 };
@@ -70,8 +71,8 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "SHELL COMMAND")]
     setup: Option<String>,
     /// File system; ext4 has its data ordered, ext4-journal in its journal; f2fs-dual and ext4-dual are for disks with barriers, ext4-soj
-    /// and ext4-sdj (ordered and journalled data), and f2fs-ssc, for disks with SHARE
-    #[arg(long, value_name = "FORMAT", value_parser = formats(), default_value = "ext4")]
+    /// and ext4-sdj (ordered and journalled data), and f2fs-ssc, for disks with SHARE; alfs for disks of append segments, of 2 MiB here
+    #[arg(long, value_name = "FORMAT", value_parser = PossibleValuesParser::new(Format::NAMES), default_value = "ext4")]
     format: String,
     /// Size of its disk
     #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = volume_size)]
@@ -145,12 +146,6 @@ struct Failed {
     kept: Option<PathBuf>,
 }
 
-/// Formats on which programs can be checked: those on the model device of the contract, which knows no append segments.
-fn formats() -> PossibleValuesParser {
-    let all = Format::ALL.iter().filter(|(format, _)| !format.appends());
-    PossibleValuesParser::new(all.map(|(_, name)| *name))
-}
-
 /// `weir check`.
 pub(crate) fn command(args: &CheckArgs, cancel: &AtomicBool) -> Outcome {
     if let Some(path) = &args.results.out {
@@ -162,7 +157,7 @@ pub(crate) fn command(args: &CheckArgs, cancel: &AtomicBool) -> Outcome {
     }
     let format = Format::named(&args.format).expect("clap lets no other pass");
     let mut bench = Bench::begin(args, format)?;
-    let blocks = args.size.0 / BLOCK_BYTES as u64;
+    let blocks = blocks_of(args.size, format);
     let before = fresh(format, blocks, caller())
         .map_err(|why| Failure::Usage(format!("--size {}: {why}", args.size)))?;
     let mut before = Arc::new(before);
@@ -333,7 +328,7 @@ impl<'a> Bench<'a> {
         let memory = Memory {
             name: "check".into(),
             device: Box::new(self.device.clone()),
-            blocks: self.args.size.0 / BLOCK_BYTES as u64,
+            blocks: blocks_of(self.args.size, self.format),
             contents,
             end,
         };
@@ -476,7 +471,8 @@ impl<'a> Bench<'a> {
         let calls = &recording.steps[begin..until];
         let kept = self.args.keep.as_ref().map(|keep| {
             let path = keep.join(format!("{number}.img"));
-            write_image(&path, contents, recording.blocks).map_err(Failure::Run)?;
+            let segment_blocks = if self.format.appends() { SEGMENT_BLOCKS } else { 0 };
+            write_image(&path, contents, recording.blocks, segment_blocks).map_err(Failure::Run)?;
             std::fs::write(keep.join(format!("{number}.printed")), printed).map_err(Failure::run)?;
             Ok::<_, Failure>(path)
         });
@@ -495,8 +491,30 @@ impl<'a> Bench<'a> {
     }
 }
 
+/// Blocks of a disk of this size, which has whole segments if it has any.
+fn blocks_of(size: Bytes, format: Format) -> u64 {
+    let blocks = size.0 / BLOCK_BYTES as u64;
+    if format.appends() { blocks - blocks % u64::from(SEGMENT_BLOCKS) } else { blocks }
+}
+
+/// A small device of append segments.
+fn device_of_segments(size: Bytes) -> DeviceConfig {
+    let mut config = preset("amf").expect("it is among the presets");
+    let geometry = &mut config.geometry;
+    // One block of each of four ways is a segment.
+    let pages = u64::from(SEGMENT_BLOCKS) * BLOCK_BYTES as u64 / geometry.page_bytes.0;
+    (geometry.channels, geometry.chips_per_channel) = (2, 2);
+    geometry.pages_per_block = (pages / 4) as u32;
+    config.append.segments = (size.0 / (pages * geometry.page_bytes.0)) as u32;
+    config.geometry.blocks_per_plane = config.append.segments + config.append.spare_blocks + 1;
+    config
+}
+
 /// A small device with room for a file system of this size.
 fn device(format: Format, size: Bytes) -> DeviceConfig {
+    if format.appends() {
+        return device_of_segments(size);
+    }
     let name = if format.is_dual() { "barrier-850" } else { "mobile-ufs" };
     let mut config = preset(name).expect("it is among the presets");
     if format.shares {

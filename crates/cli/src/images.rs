@@ -4,7 +4,7 @@
 
 use crate::error::{Failure, Outcome};
 use flashweir_core::{Lpn, Payload};
-use flashweir_fs::port::{Block, BlockPort, Image, Write, block_on};
+use flashweir_fs::port::{Block, BlockPort, Image, PortError, SegmentImage, Write, block_on};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +33,7 @@ impl Images {
         question: impl FnOnce(&Path) -> Result<T, String>,
     ) -> Result<T, String> {
         let path = self.dir.join(format!("{}.img", self.next.fetch_add(1, Ordering::Relaxed)));
-        let answer = write_image(&path, contents, blocks).and_then(|()| question(&path));
+        let answer = write_image(&path, contents, blocks, 0).and_then(|()| question(&path));
         let _ = std::fs::remove_file(&path);
         answer
     }
@@ -45,12 +45,23 @@ impl Drop for Images {
     }
 }
 
-/// A file with the blocks of a disk.
-pub(crate) fn write_image(path: &Path, contents: &Blocks, blocks: u64) -> Result<(), String> {
-    let image = Image::create(path, blocks).map_err(|error| error.to_string())?;
+/// A file with the blocks of a disk; with `segment_blocks` above 0 that of a disk of append segments.
+pub(crate) fn write_image(
+    path: &Path,
+    contents: &Blocks,
+    blocks: u64,
+    segment_blocks: u32,
+) -> Result<(), String> {
+    let said = |error: PortError| error.to_string();
+    let image: Box<dyn BlockPort> = match blocks.checked_div(segment_blocks.into()) {
+        None => Box::new(Image::create(path, blocks).map_err(said)?),
+        Some(segments) => {
+            Box::new(SegmentImage::create(path, segments as u32, segment_blocks).map_err(said)?)
+        }
+    };
     for (lpn, payload) in contents {
         let write = Write::new(Block(lpn.0), vec![payload.clone()]);
-        block_on(image.write(write).completed()).map_err(|error| error.to_string())?;
+        block_on(image.write(write).completed()).map_err(said)?;
     }
-    Ok(())
+    block_on(image.flush().completed()).map(drop).map_err(said)
 }

@@ -57,7 +57,7 @@ fn run(case: &Case<'_>) -> Result<Run, Fault> {
 
 /// Which of its states each segment has: those that lose most or least, or some at random. Prefixes that end near one of both are as
 /// likely as all others together.
-fn choice(draw: u32, seed: u64) -> impl FnMut(u64) -> u64 {
+pub(crate) fn choice(draw: u32, seed: u64) -> impl FnMut(u64) -> u64 {
     let mut random = RandomStream::new(seed ^ u64::from(draw), "states of segments");
     move |states| match draw {
         0 => 0,
@@ -70,8 +70,15 @@ fn choice(draw: u32, seed: u64) -> impl FnMut(u64) -> u64 {
     }
 }
 
+/// Makes changes on a disk again.
+pub(crate) fn replayed(disk: &Segments, changes: &[Request]) {
+    for request in changes {
+        drop(disk.submit(request.clone()));
+    }
+}
+
 /// Calls `look` with the disk as it is after each of these numbers of changes.
-fn replayed<E>(
+fn look_at<E>(
     before: &Segments,
     changes: &[Request],
     cuts: &[u32],
@@ -80,9 +87,7 @@ fn replayed<E>(
     let disk = before.clone();
     let mut done = 0;
     for &cut in cuts {
-        for request in &changes[done..cut as usize] {
-            drop(disk.submit(request.clone()));
-        }
+        replayed(&disk, &changes[done..cut as usize]);
         done = cut as usize;
         look(cut, &disk)?;
     }
@@ -131,7 +136,7 @@ impl Explorer<'_> {
         // The lowest ranks are recovered, and everything and nothing at the end.
         let mut ranked: BTreeMap<(u64, u32, u32), u64> = BTreeMap::new();
         let mut seen = BTreeSet::new();
-        let ranks = replayed(&first, &changes, &all, |cut, disk| {
+        let ranks = look_at(&first, &changes, &all, |cut, disk| {
             for draw in 0..draws(disk, &effort) {
                 let image = disk.woken_hash(choice(draw, seed_of(before, cut)));
                 self.counts.allowed += 1;
@@ -153,7 +158,7 @@ impl Explorer<'_> {
         chosen.sort_unstable();
         let cuts: BTreeSet<u32> = chosen.iter().map(|(cut, ..)| *cut).collect();
         let cuts: Vec<u32> = cuts.into_iter().collect();
-        replayed(&first, &changes, &cuts, |cut, disk| {
+        look_at(&first, &changes, &cuts, |cut, disk| {
             let here = chosen.iter().filter(|(at, ..)| *at == cut);
             for &(_, draw, image) in here {
                 if !self.trees.contains_key(&image) {
@@ -210,7 +215,7 @@ impl Explorer<'_> {
 /// The disk that a cut in a recovery leaves, and its hash.
 fn nested(woken: &Segments, changes: &[Request], image: u64, (cut, draw): (u32, u32)) -> (u64, Segments) {
     let mut left = None;
-    let done: Result<(), ()> = replayed(woken, changes, &[cut], |_, disk| {
+    let done: Result<(), ()> = look_at(woken, changes, &[cut], |_, disk| {
         let seed = seed_of(image, cut);
         left = Some((disk.woken_hash(choice(draw, seed)), disk.woken(choice(draw, seed))));
         Ok(())
@@ -235,7 +240,7 @@ pub(super) fn replay(
     }
     let seed = seed_of(base_hash(case.base), cut);
     let mut woken = None;
-    let looked: Result<(), ()> = replayed(&run.before, &run.changes, &[cut], |_, disk| {
+    let looked: Result<(), ()> = look_at(&run.before, &run.changes, &[cut], |_, disk| {
         let mut all = 0..draws(disk, &case.effort);
         let draw = all.find(|draw| disk.woken_hash(choice(*draw, seed)) == image);
         woken = draw.map(|draw| disk.woken(choice(draw, seed)));

@@ -146,7 +146,7 @@ pub(crate) fn states_at(port: &ModelPort, cut: u32, before: u64, effort: &Effort
 
 /// Keeps `max` of the images after all cuts: first those in which everything or nothing of the writes persisted, then
 /// random ones.
-pub(crate) fn choose(by_cut: &mut [(u32, States)], seed: u64, max: usize) {
+pub(crate) fn choose<S>(by_cut: &mut [(u32, Vec<(u64, S)>)], seed: u64, max: usize) {
     let mut ranks: BTreeMap<u64, u64> = BTreeMap::new();
     for (_, states) in &*by_cut {
         for (index, (image, _)) in states.iter().enumerate() {

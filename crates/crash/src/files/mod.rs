@@ -13,7 +13,7 @@
 //! Invariants: a report is a function of its configuration, whatever the number of threads; nothing here reads a clock.
 
 pub mod ace;
-mod appended;
+pub(crate) mod appended;
 pub mod bug;
 pub mod campaign;
 pub mod case;
@@ -24,7 +24,7 @@ pub mod history;
 pub mod mounting;
 pub mod ops;
 pub mod oracle;
-mod segments;
+pub(crate) mod segments;
 pub(crate) mod sequence;
 mod sets;
 pub mod setup;

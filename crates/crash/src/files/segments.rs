@@ -9,17 +9,17 @@ use std::rc::Rc;
 
 /// A disk that records what changes it. A clone is the same disk.
 #[derive(Clone, Debug)]
-pub(super) struct Recorder {
+pub(crate) struct Recorder {
     disk: Rc<Segments>,
-    pub(super) changes: Rc<RefCell<Vec<Request>>>,
+    pub(crate) changes: Rc<RefCell<Vec<Request>>>,
 }
 
 impl Recorder {
-    pub(super) fn new(disk: Segments) -> Self {
+    pub(crate) fn new(disk: Segments) -> Self {
         Self { disk: Rc::new(disk), changes: Rc::default() }
     }
 
-    pub(super) fn disk(&self) -> &Segments {
+    pub(crate) fn disk(&self) -> &Segments {
         &self.disk
     }
 }
@@ -42,6 +42,6 @@ impl BlockPort for Recorder {
 }
 
 /// Returns an empty disk.
-pub(super) fn empty() -> Segments {
+pub(crate) fn empty() -> Segments {
     Segments::in_memory((BLOCKS / u64::from(SEGMENT_BLOCKS)) as u32, SEGMENT_BLOCKS)
 }

@@ -8,7 +8,7 @@ use flashweir_sim::stack::FlushMode;
 pub const BLOCKS: u64 = (96 << 20) / 4096;
 
 /// Blocks of an append segment.
-pub(super) const SEGMENT_BLOCKS: u32 = 512;
+pub const SEGMENT_BLOCKS: u32 = 512;
 
 /// Bit in the seed of a base that makes it nearly full, with holes in its segments, so that space must be freed by
 /// cleaning.

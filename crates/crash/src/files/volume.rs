@@ -130,6 +130,16 @@ impl Disk for Recorder {
     }
 }
 
+/// A disk of append segments whose changes nobody needs.
+impl Disk for Rc<Segments> {
+    fn run<T: 'static, F: Future<Output = T> + 'static>(
+        &mut self,
+        task: impl FnOnce(Rc<dyn BlockPort>, Handle) -> F,
+    ) -> Option<T> {
+        run_alone(Rc::clone(self) as Rc<dyn BlockPort>, task)
+    }
+}
+
 /// Returns the options of all mounts here: a small cache, and calls that cost nothing.
 pub fn options() -> MountOptions {
     MountOptions { cache: CacheConfig::of_bytes(4 << 20), ..MountOptions::default() }
@@ -346,7 +356,7 @@ impl Base {
 }
 
 /// Returns what is written on a disk of append segments, blocks of zeros included.
-fn written(disk: &Segments) -> Contents {
+pub(crate) fn written(disk: &Segments) -> Contents {
     let segments = (0u64..).step_by(disk.segment_blocks() as usize).zip(disk.contents());
     segments.flat_map(|(first, blocks)| (first..).map(Lpn).zip(blocks)).collect()
 }

@@ -15,6 +15,7 @@
 //! the contract may show it at that moment.
 
 mod calls;
+mod disk;
 mod states;
 
 pub use calls::{Call, Room, Step};

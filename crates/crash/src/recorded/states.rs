@@ -1,25 +1,23 @@
 //! The states that a power cut may leave of a program's work.
 //!
-//! A recording is replayed on the model device of the contract, which may show after a cut everything that a disk may
-//! show that keeps the contract ([`flashweir_sim::model_port`]). It is replayed at several paces ([`Course`]), because
-//! the host's write-backs and commits depend on the time that passes between the calls.
+//! A recording is replayed on a [`Disk`] that may show after a cut everything that a disk may show that keeps its promises. It is replayed
+//! at several paces ([`Course`]), because the host's write-backs and commits depend on the time that passes between the calls.
 //!
 //! Place in the data flow: each drawn image is recovered by a mount; its visible contents are one [`Directory`].
 
 use super::calls::{Player, Step};
+use super::disk::Disk;
 use crate::files::Effort;
 use crate::files::Format;
-use crate::files::explorer::{choose, positions, states_at};
+use crate::files::explorer::choose;
 use crate::files::sequence::begin;
 use crate::files::tree::{Body, Tree};
-use crate::files::volume::Disk as _;
 use flashweir_contract::Contents;
 use flashweir_core::random::mix;
-use flashweir_core::{Duration, Payload, RandomStream};
+use flashweir_core::{Duration, Lpn, Payload, RandomStream};
 use flashweir_fs::port::BlockPort;
 use flashweir_fs::vfs::{CacheConfig, MountOptions, Vfs};
 use flashweir_fs::{AnyFs, NewVolume};
-use flashweir_sim::model_port::ModelPort;
 use flashweir_sim::stack::FlushMode;
 use flashweir_sim::volume::mount_on;
 use std::cell::RefCell;
@@ -144,8 +142,8 @@ pub struct Moment {
 pub struct Directory {
     /// Hash of its visible contents.
     pub digest: u64,
-    /// Contents of a disk that shows it, where they differ from those before the recording.
-    changes: Contents,
+    /// Contents of a disk that shows it, where they differ from those before the recording; `None` where nothing is any more.
+    changes: BTreeMap<Lpn, Option<Payload>>,
     /// The first moment at which the least had been printed.
     pub least: Moment,
     /// The first moment at which the most had been printed.
@@ -197,13 +195,13 @@ pub enum Wrong {
 /// # Errors
 /// A message for the user if there is no room for a file system.
 pub fn fresh(format: Format, blocks: u64, root_owner: (u32, u32)) -> Result<Contents, String> {
-    let mut port = ModelPort::new(format.device_kind().policy(), blocks, FlushMode::Flush);
-    let made = port.run(move |disk, _| async move {
+    let mut disk = Disk::empty(format, blocks);
+    let made = disk.run(move |disk, _| async move {
         let new = NewVolume::new(blocks).owned_by(root_owner);
         format.kind.mkfs(&*disk, &new).await.map(drop).map_err(|error| error.to_string())
     });
     made.unwrap_or_else(|| Err("it waits for ever".into()))?;
-    Ok(port.contents())
+    Ok(disk.contents())
 }
 
 /// Mounts a file system as [`Format`] says. Errors are messages for the user.
@@ -224,39 +222,37 @@ struct Span {
 
 /// One replay of the recording.
 struct Run {
-    port: ModelPort,
+    disk: Disk,
     spans: Vec<Span>,
     end: u32,
 }
 
 fn play(recording: &Arc<Recording>, format: Format, course: Course) -> Result<Run, Wrong> {
-    let policy = format.device_kind().policy();
-    let before = Arc::clone(&recording.before);
-    let mut port = ModelPort::with_contents(policy, before, recording.blocks, FlushMode::Flush);
+    let mut disk = Disk::with_contents(format, &recording.before, recording.blocks);
     let spans = Rc::new(RefCell::new(Vec::new()));
-    let (noted, log, calls) = (Rc::clone(&spans), port.clone(), Arc::clone(recording));
-    let played = port.run(move |disk, handle| async move {
+    let (noted, log, calls) = (Rc::clone(&spans), disk.position(), Arc::clone(recording));
+    let played = disk.run(move |disk, handle| async move {
         let fs = mount(disk, format).await.map_err(Wrong::Recovery)?;
         let vfs = Vfs::mount(fs, handle.clone(), options());
         let vfs = vfs.map_err(|error| Wrong::Recovery(error.to_string()))?;
         begin(&vfs).await.map_err(|errno| Wrong::Recovery(format!("the first checkpoint: {errno:?}")))?;
         let mut player = Player::new(vfs.clone());
         for (index, step) in calls.steps.iter().enumerate() {
-            let begun = log.position().0;
+            let begun = log();
             let made = player.apply(&step.call).await;
             made.map_err(|errno| Wrong::Again(format!("call {}, {}: {errno}", index + 1, step.shown)))?;
-            noted.borrow_mut().push(Span { begun, ended: log.position().0 });
+            noted.borrow_mut().push(Span { begun, ended: log() });
             let (pause, is_synced) = course.pause(index);
             handle.sleep_until(handle.now() + pause).await;
             if is_synced {
                 vfs.sync_all().await.map_err(|errno| Wrong::Recovery(format!("sync: {errno}")))?;
             }
         }
-        Ok(log.position().0)
+        Ok(log())
     });
     let end = played.unwrap_or_else(|| Err(Wrong::Recovery("it waits for ever".into())))?;
     let spans = spans.take();
-    Ok(Run { port, spans, end })
+    Ok(Run { disk, spans, end })
 }
 
 impl Run {
@@ -271,8 +267,8 @@ impl Run {
 }
 
 /// Returns what a mount that recovers a disk shows.
-fn recover(port: &mut ModelPort, format: Format) -> Result<Tree, Wrong> {
-    let recovered = port.run(move |disk, handle| async move {
+fn recover(disk: &mut Disk, format: Format) -> Result<Tree, Wrong> {
+    let recovered = disk.run(move |disk, handle| async move {
         let fs = mount(disk, format).await?;
         let vfs = Vfs::mount(fs, handle, options()).map_err(|error| error.to_string())?;
         let tree = Tree::read(&vfs, None, |ino, _| ino).await;
@@ -322,8 +318,8 @@ fn of_course(
     go_on: &dyn Fn(u64) -> bool,
 ) -> OfCourse {
     let run = play(recording, config.format, course)?;
-    let (port, effort) = (&run.port, Effort { draws: 40, ..Effort::default() });
-    let mut cuts = positions(&port.log(), run.end);
+    let (disk, effort) = (&run.disk, Effort { draws: 40, ..Effort::default() });
+    let mut cuts = disk.positions(run.end);
     // Of many positions, uses those at the ends of calls and some of the others.
     let ends: BTreeSet<u32> = run.spans.iter().flat_map(|span| [span.begun, span.ended]).collect();
     let stride = (cuts.len() / POSITIONS_MAX + 1) as u64;
@@ -335,7 +331,7 @@ fn of_course(
         if !go_on(0) {
             return Err(Wrong::Stopped);
         }
-        let mut states = states_at(port, cut, 0, &effort);
+        let mut states = disk.states_at(cut, &effort);
         counts.allowed += states.len() as u64;
         images.extend(states.iter().map(|(image, _)| *image));
         states.truncate(STATES_AT_MAX);
@@ -354,19 +350,20 @@ fn of_course(
                     if !go_on(1) {
                         return Err(Wrong::Stopped);
                     }
-                    let seen = digest(&recover(&mut port.woken(&state), config.format)?);
+                    let seen = digest(&recover(&mut disk.woken(cut, &state), config.format)?);
                     counts.recovered += 1;
                     digests.insert(image, seen);
                     seen
                 }
             };
             let changes = || {
-                let mut now = port.woken(&state).contents();
-                for lpn in recording.before.keys() {
-                    now.entry(*lpn).or_insert(Payload::Zero);
-                }
-                now.retain(|lpn, content| recording.before.get(lpn) != Some(content));
-                now
+                let now = disk.woken(cut, &state).contents();
+                let gone =
+                    recording.before.keys().filter(|lpn| !now.contains_key(lpn)).map(|lpn| (*lpn, None));
+                let mut changes: BTreeMap<Lpn, Option<Payload>> = gone.collect();
+                let new = now.into_iter().filter(|(lpn, content)| recording.before.get(lpn) != Some(content));
+                changes.extend(new.map(|(lpn, content)| (lpn, Some(content))));
+                changes
             };
             let directory = directories.entry(seen).or_insert_with(|| Directory {
                 digest: seen,
@@ -385,8 +382,12 @@ impl Directory {
     /// Returns the contents of a disk that shows it; `before` are the contents before the recording.
     pub fn contents(&self, before: &Contents) -> Contents {
         let mut contents = before.clone();
-        contents.extend(self.changes.iter().map(|(lpn, content)| (*lpn, content.clone())));
-        contents.retain(|_, content| *content != Payload::Zero);
+        for (lpn, content) in &self.changes {
+            match content {
+                Some(content) => drop(contents.insert(*lpn, content.clone())),
+                None => drop(contents.remove(lpn)),
+            }
+        }
         contents
     }
 

@@ -1,13 +1,16 @@
 //! Recordings of programs, cut: the states that they may leave, compared with the promises of the calls.
 
+use flashweir_core::Lpn;
 use flashweir_crash::files::Format;
-use flashweir_crash::files::setup::{BLOCKS, Setup};
+use flashweir_crash::files::setup::{BLOCKS, SEGMENT_BLOCKS, Setup};
 use flashweir_crash::files::tree::{Body, Tree};
 use flashweir_crash::files::volume::recover;
 use flashweir_crash::recorded::{Call, Config, Directory, Recording, Step, directories, fresh};
+use flashweir_fs::port::{Block, Segments};
 use flashweir_fs::vfs::{Creds, Ino, Kind, RenameMode, SyncKind};
 use flashweir_sim::model_port::ModelPort;
 use flashweir_sim::stack::FlushMode;
+use std::rc::Rc;
 use std::sync::Arc;
 
 const CALLER: Creds = Creds::checked(0, 0);
@@ -61,9 +64,16 @@ fn config(format: Format) -> Config {
 
 fn tree_of(recording: &Recording, format: Format, directory: &Directory) -> Tree {
     let contents = Arc::new(directory.contents(&recording.before));
+    let setup = Setup::new(format, FlushMode::Flush, 2);
+    if format.appends() {
+        let content = |block: Block| contents.get(&Lpn(block.0)).cloned();
+        let segments = (BLOCKS / u64::from(SEGMENT_BLOCKS)) as u32;
+        return recover(&mut Rc::new(Segments::with_contents(segments, SEGMENT_BLOCKS, content)), setup)
+            .unwrap();
+    }
     let policy = format.device_kind().policy();
     let mut port = ModelPort::with_contents(policy, contents, BLOCKS, FlushMode::Flush);
-    recover(&mut port, Setup::new(format, FlushMode::Flush, 2)).unwrap()
+    recover(&mut port, setup).unwrap()
 }
 
 /// Returns first byte and length of the file, and whether all its bytes are equal.
@@ -79,7 +89,9 @@ fn content(tree: &Tree) -> Option<(u8, usize, bool)> {
 
 #[test]
 fn a_file_that_is_replaced_the_right_way_is_the_old_one_or_the_new_one() {
-    for format in [Format::EXT4, Format::EXT4_JOURNAL, Format::EXT4_DUAL, Format::F2FS, Format::F2FS_DUAL] {
+    for format in
+        [Format::EXT4, Format::EXT4_JOURNAL, Format::EXT4_DUAL, Format::F2FS, Format::F2FS_DUAL, Format::ALFS]
+    {
         let recording = replacing(format, true);
         let (counts, found) = directories(&recording, &config(format), |_| true).unwrap();
         assert!(counts.recovered > 20 && counts.courses == 5, "{format:?}: {counts:?}");
@@ -99,7 +111,7 @@ fn a_file_that_is_replaced_the_right_way_is_the_old_one_or_the_new_one() {
 
 #[test]
 fn a_missing_sync_before_a_rename_is_found() {
-    for format in [Format::EXT4, Format::F2FS] {
+    for format in [Format::EXT4, Format::F2FS, Format::ALFS] {
         let recording = replacing(format, false);
         let (_, found) = directories(&recording, &config(format), |_| true).unwrap();
         let is_lost = |directory: &&Directory| {
@@ -125,7 +137,7 @@ fn what_is_found_does_not_depend_on_the_number_of_threads() {
 
 #[test]
 fn a_file_that_is_in_use_lives_without_a_name() {
-    for format in [Format::EXT4, Format::F2FS] {
+    for format in [Format::EXT4, Format::F2FS, Format::ALFS] {
         let root = root(format);
         let remove = Call::Remove { creds: CALLER, dir: root, name: b"gone"[..].into(), of_dir: false };
         // The inode number is reused, as file systems do.

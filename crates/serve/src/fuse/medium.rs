@@ -211,7 +211,8 @@ impl Memory {
         let mut stack = stack(Device::new(*device, options), flush);
         let port = stack.port();
         let written = stack.block_on(async move {
-            for (Lpn(block), content) in contents.iter().filter(|(_, content)| **content != Payload::Zero) {
+            let is_there = |content: &Payload| port.segment_blocks() > 0 || *content != Payload::Zero;
+            for (Lpn(block), content) in contents.iter().filter(|(_, content)| is_there(content)) {
                 port.write(Write::new(Block(*block), vec![content.clone()]))
                     .completed()
                     .await
@@ -224,14 +225,14 @@ impl Memory {
     }
 }
 
-/// Contents of a device's blocks.
+/// Contents of a device's blocks: those that are not zero, or on append segments those that were written.
 fn contents_of(stack: &mut Stack, blocks: u64) -> Result<Contents, String> {
     let (port, ranges) = (stack.port(), stack.with_device(|device| data_on(device, blocks)));
     let read = stack.block_on(async move {
         let mut contents = Contents::new();
         for block in ranges.into_iter().flat_map(|(first, end)| first..end) {
             let read = port.read(Block(block), 1).completed().await.map_err(|error| error.to_string())?;
-            if read[0] != Payload::Zero {
+            if port.segment_blocks() > 0 || read[0] != Payload::Zero {
                 contents.insert(Lpn(block), read[0].clone());
             }
         }
