@@ -236,9 +236,9 @@ fn nothing_promised_is_lost_by_power_cuts() {
 
 /// Options by the seed; some volumes are filled until nothing more fits.
 fn boots_of(seed: u64, planted: Option<PlantedBug>) -> u64 {
-    let fsync = if seed % 3 == 0 { Flushing::RangeFlush } else { Flushing::Flush };
+    let fsync = if seed.is_multiple_of(3) { Flushing::RangeFlush } else { Flushing::Flush };
     let options = AlfsOptions { fsync_checkpoints: seed % 4 == 3, fsync, planted, ..AlfsOptions::default() };
-    let (segments, segment_blocks) = if seed % 2 == 0 { (64, 512) } else { (64, 1024) };
+    let (segments, segment_blocks) = if seed.is_multiple_of(2) { (64, 512) } else { (64, 1024) };
     let fill = if seed % 5 == 4 { 1.5 } else { 0.9 };
     boots(seed, segments, segment_blocks, &options, fill)
 }
