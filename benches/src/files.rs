@@ -61,6 +61,7 @@ fn writes(job: &str, kind: Kind) -> Result<Values, String> {
         volume: MakeOptions::default(),
         is_aged: false,
         is_atomic: false,
+        is_cut: false,
         ballast_bytes: 0,
     };
     let mut before = None;

@@ -111,6 +111,9 @@ pub(crate) struct FilesArgs {
     /// Open the files that filebench writes as atomic files, so that an fsync is an atomic commit; fio has `atomic_files` in its job files
     #[arg(long)]
     atomic_files: bool,
+    /// Cut the power at the end and mount the volume again: how long that takes, in virtual time
+    #[arg(long)]
+    cut: bool,
     /// Seed of all randomness
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
     seed: u64,
@@ -421,6 +424,7 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
                 is_aged: args.aged,
                 ballast_bytes: args.ballast.map_or(0, |size| size.0),
                 is_atomic: args.atomic_files,
+                is_cut: args.cut,
             });
         }
     }
@@ -612,6 +616,14 @@ fn lines(result: &FilesResult) -> String {
     let latencies = [Percentile::P50, Percentile::P99_9, Percentile::from_ppm(1_000_000)].map(ms);
     rows.push(["writes of the disk: median, 99.9 %, longest".to_owned(), latencies.join(", ")]);
     rows.push(["CPUs of the host at work, mean".to_owned(), cpus]);
+    if let Some(after) = &result.after_cut {
+        rows.extend([
+            ["after a power cut: recovery of the device".to_owned(), seconds(after.device_ns)],
+            ["pages that it read".to_owned(), thousands(after.device_pages_read)],
+            ["mount, with recovery".to_owned(), seconds(after.mount_ns)],
+            ["pages in use then".to_owned(), thousands(after.used_pages)],
+        ]);
+    }
     text.push('\n');
     text.push_str(&table(&rows, 1));
     text

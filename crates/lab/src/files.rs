@@ -6,7 +6,7 @@
 //! Invariants: a result is a function of the setup. Workloads start together, when the files of all of them exist and are
 //! durable; the counters of device and vfs are those of the measured time, which is the same for all.
 //!
-//! Deliberately absent: several devices or volumes in one stack, and unmounting: the stack is dropped after a run.
+//! Deliberately absent: several devices or volumes in one stack, and unmounting: the stack is dropped after a run, or loses its power.
 
 use flashweir_core::executor::Handle;
 use flashweir_core::metrics::{self, Metric};
@@ -21,9 +21,10 @@ use flashweir_fs::vfs::{
 };
 use flashweir_fs::{AnyFs, Kind, Mode, Mounted as _};
 use flashweir_host::HostConfig;
+use flashweir_sim::live::Tear;
 use flashweir_sim::measure::{DeviceTotals, Distribution, TraceHash, WorkloadResult};
 use flashweir_sim::stack::{FlushMode, Port, Slot, Stack};
-use flashweir_sim::volume::{MakeOptions, VolumeError, make};
+use flashweir_sim::volume::{MakeOptions, VolumeError, make, mount_on};
 use flashweir_workload::filebench::{self, Filebench, Model, RunError};
 use flashweir_workload::fio::FileJob;
 use flashweir_workload::fio::on_files::{self, FileJobError};
@@ -71,6 +72,8 @@ pub struct Setup {
     pub ballast_bytes: u64,
     /// Whether filebench opens files that it writes as atomic files.
     pub is_atomic: bool,
+    /// Whether the power is cut at the end, and the volume mounted again.
+    pub is_cut: bool,
 }
 
 /// A workload on files.
@@ -124,6 +127,23 @@ pub struct FilesResult {
     pub disk_writes: Distribution,
     /// Hash of all that the device did.
     pub trace_hash: TraceHash,
+    /// What came after the power cut, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_cut: Option<AfterCut>,
+}
+
+/// The way back from a power cut, in virtual time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AfterCut {
+    /// Time that the device needed until it took commands.
+    pub device_ns: u64,
+    /// Pages that it read in that time.
+    pub device_pages_read: u64,
+    /// Time that the file system needed then, until files could be used.
+    pub mount_ns: u64,
+    /// Pages of 4 KiB that the volume says are in use.
+    pub used_pages: u64,
 }
 
 impl FilesResult {
@@ -270,21 +290,46 @@ pub fn run(
     let earlier = earlier.take().unwrap_or_else(|| later.clone());
     let device = later.device.since(&earlier.device);
     let (metrics, kind) = (later.since(&earlier), setup.mode.kind);
+    let (prepared, trace_hash) = (start, TraceHash(stack.trace_hash()));
+    drop((running, dbs, vfs));
+    let after_cut = if setup.is_cut { Some(after_cut(stack, options, setup)?) } else { None };
     Ok(Some(FilesResult {
         device: setup.device.name.clone(),
         flush: setup.flush.name().to_owned(),
         ext4: (kind == Kind::Ext4).then(|| setup.mode.ext4.clone()),
         f2fs: (kind == Kind::F2fs && setup.block_layer.is_some()).then(|| setup.mode.commit_mode()),
         seed: setup.seed,
-        prepared_ns: start.as_nanos(),
+        prepared_ns: prepared.as_nanos(),
         measured_ns: later.at.since(earlier.at).as_nanos(),
         cpus: setup.mount.costs.cpus,
         workloads,
         totals: DeviceTotals::of(&device, setup.device.geometry.unit_bytes.0),
         metrics,
         disk_writes: later.disk_writes,
-        trace_hash: TraceHash(stack.trace_hash()),
+        trace_hash,
+        after_cut,
     }))
+}
+
+/// Cuts the power, and mounts the volume again.
+fn after_cut(stack: Stack, options: DeviceOptions, setup: &Setup) -> Result<AfterCut, FilesError> {
+    let (mut stack, report) = stack.cut(options, Tear::Likeliest);
+    let (port, handle, mount) = (stack.port(), stack.handle(), setup.mount.clone());
+    let (flush, mode) = (setup.flush, setup.mode.clone());
+    let mounted = stack.block_on(async move {
+        let fs = mount_on(Rc::new(port), flush, &mode).await?;
+        let at = handle.now();
+        let vfs = Vfs::mount(fs, handle, mount).map_err(FilesError::Mount)?;
+        let room = vfs.statfs().await.map_err(FilesError::Sync)?;
+        Ok::<_, FilesError>((at, room.pages - room.pages_free))
+    });
+    let (at, used_pages) = mounted.ok_or(FilesError::Stuck)??;
+    Ok(AfterCut {
+        device_ns: report.time.as_nanos(),
+        device_pages_read: report.pages_read,
+        mount_ns: at.as_nanos(),
+        used_pages,
+    })
 }
 
 /// Takes some turns of the stack, until `is_done` at the latest.
@@ -568,6 +613,7 @@ mod tests {
             is_aged: false,
             ballast_bytes: 0,
             is_atomic: false,
+            is_cut: false,
         }
     }
 
@@ -770,5 +816,16 @@ mod tests {
         full.workloads = vec![("big".into(), Work::Fio(parse_job_file_on_files("b", jobs).unwrap().jobs))];
         assert!(error(&full).contains("ENOSPC") || error(&full).contains("no space"), "{}", error(&full));
         assert_eq!(run(&setup(FlushMode::Flush), &mut |_| false), Ok(None));
+    }
+
+    /// After a cut the volume has at least the files that were made durable before the workloads began.
+    #[test]
+    fn a_run_can_end_with_a_power_cut() {
+        let result = run(&Setup { is_cut: true, ..setup(FlushMode::Flush) }, &mut |_| true).unwrap().unwrap();
+        let after = result.after_cut.expect("it was asked for");
+        assert!(after.used_pages > 2_048 && after.mount_ns > 0, "{after:?}");
+        assert!(after.device_ns > 0 && after.device_pages_read > 0, "{after:?}");
+        let without = run(&setup(FlushMode::Flush), &mut |_| true).unwrap().unwrap();
+        assert_eq!(without, FilesResult { after_cut: None, ..result });
     }
 }

@@ -16,6 +16,7 @@
 //!
 //! Deliberately absent: time. [`super::machine`] decides when an operation begins and ends.
 
+use super::column::{Column, Payloads};
 use super::oob::UnitImage;
 use super::store::{
     BlockHealth, Overflow, PageImage, SaveArea, Saved, SharedStore, Store, StoreError, Stored,
@@ -57,11 +58,11 @@ struct BlockMedia {
     written: u32,
     /// Number of the opening, as each page's out-of-band area carries it.
     opened: u64,
-    owners: Vec<u64>,
-    seqs: Vec<u64>,
+    owners: Column,
+    seqs: Column,
     /// Members of epochs, by unit; shorter than the other lists if the last units are not members.
     members: Vec<Option<Member>>,
-    payloads: Vec<Payload>,
+    payloads: Payloads,
     /// Bytes of each unit whose content is in the overflow, else 0; shorter than the other lists if the last units are not there.
     overflown: Vec<u32>,
     unreadable_pages: Vec<u32>,
@@ -73,16 +74,12 @@ impl BlockMedia {
     /// Adds the out-of-band data of the next unit of a block that takes `capacity` units.
     #[inline]
     fn push(&mut self, capacity: u32, owner: u64, seq: u64, member: Option<Member>) {
-        if self.written == 0 {
-            self.owners.reserve_exact(capacity as usize);
-            self.seqs.reserve_exact(capacity as usize);
-        }
         if member.is_some() {
             self.members.resize(self.written as usize, None);
             self.members.push(member);
         }
-        self.owners.push(owner);
-        self.seqs.push(seq);
+        self.owners.push(capacity, owner);
+        self.seqs.push(capacity, seq);
         self.written += 1;
         assert!(self.written <= capacity, "a block takes {capacity} units");
     }
@@ -340,7 +337,7 @@ impl Media {
             return;
         }
         let Some(media) = self.blocks[block].as_mut().and_then(Arc::get_mut) else { return };
-        if let Some(payload) = media.payloads.get_mut(unit as usize) {
+        if let Some(payload) = media.payloads.any_mut().get_mut(unit as usize) {
             self.held_bytes -= own_bytes(payload);
             *payload = Payload::Zero;
         }
@@ -442,12 +439,12 @@ impl Media {
                 {
                     media.overflown.resize(offset as usize, 0);
                     media.overflown.push(content.len() as u32);
-                    media.payloads.push(Payload::Zero);
+                    media.payloads.push(capacity, Payload::Zero);
                     return;
                 }
             }
             self.held_bytes += bytes;
-            media.payloads.push(unit.payload);
+            media.payloads.push(capacity, unit.payload);
             self.digest = self.digest.wrapping_add(digest.unwrap_or(0));
         }
     }
@@ -548,7 +545,7 @@ impl Media {
     /// Frees the room of the contents of a block that is being erased.
     fn forget_bytes(&mut self, block: BlockId) {
         let Some(media) = &self.blocks[block.index()] else { return };
-        self.held_bytes -= media.payloads.iter().map(own_bytes).sum::<u64>();
+        self.held_bytes -= media.payloads.iter().map(|payload| own_bytes(&payload)).sum::<u64>();
         if let (Some(bound), false) = (&mut self.bound, media.overflown.is_empty()) {
             bound.overflown_bytes -= media.overflown.iter().map(|len| u64::from(*len)).sum::<u64>();
             let units = u64::from(self.units_per_block);
@@ -560,9 +557,10 @@ impl Media {
         let Some(media) = &self.blocks[block.index()] else { return 0 };
         let first = u64::from(block.0) * u64::from(self.units_per_block);
         let members = media.members.iter().copied().chain(std::iter::repeat(None));
-        let units = media.owners.iter().zip(&media.seqs).zip(&media.payloads).zip(first..).zip(members);
+        let units =
+            media.owners.iter().zip(media.seqs.iter()).zip(media.payloads.iter()).zip(first..).zip(members);
         let units = units.fold(0u64, |sum, ((((owner, seq), payload), at), member)| {
-            sum.wrapping_add(Self::unit_digest(at, *owner, *seq, payload) ^ Self::member_digest(member))
+            sum.wrapping_add(Self::unit_digest(at, owner, seq, &payload) ^ Self::member_digest(member))
         });
         let pages = media.unreadable_pages.iter().fold(0u64, |sum, page| {
             sum.wrapping_add(mix(mix(u64::from(block.0) << 32 | u64::from(*page)) ^ 1))
@@ -624,7 +622,7 @@ impl Media {
         if unit >= media.written || media.erase_torn || media.unreadable_pages.contains(&page) {
             return None;
         }
-        Some((Owner::unpack(media.owners[unit as usize]), media.seqs[unit as usize]))
+        Some((Owner::unpack(media.owners.get(unit)), media.seqs.get(unit)))
     }
 
     /// Place of a unit in the order of a stream; `None` if it has none or cannot be read.
@@ -661,7 +659,7 @@ impl Media {
         if let (Some(bound), Some(len @ 1..)) = (&self.bound, media.overflown.get(unit as usize)) {
             return bound.read(ppa, *len);
         }
-        Some(media.payloads.get(unit as usize).cloned().unwrap_or_default())
+        Some(media.payloads.get(unit).unwrap_or_default())
     }
 
     #[inline]
@@ -713,10 +711,10 @@ impl Media {
             .map(|media| {
                 size_of::<BlockMedia>()
                     + 16
-                    + media.owners.capacity() * 8
-                    + media.seqs.capacity() * 8
+                    + media.owners.memory_bytes()
+                    + media.seqs.memory_bytes()
                     + media.members.capacity() * size_of::<Option<Member>>()
-                    + media.payloads.capacity() * size_of::<Payload>()
+                    + media.payloads.memory_bytes()
                     + media.overflown.capacity() * size_of::<u32>()
             })
             .sum();

@@ -9,6 +9,7 @@
 //! Deliberately absent: jobs. The meaning of an operation is its firmware's business; [`Purpose`] serves only traces and
 //! statistics.
 
+mod column;
 pub(crate) mod machine;
 pub(crate) mod media;
 pub(crate) mod oob;

@@ -240,6 +240,7 @@ fn setup(variant: usize, buffer: u64, seed: u64, scale: Scale, workloads: Vec<(S
         is_aged: false,
         ballast_bytes: 0,
         is_atomic: false,
+        is_cut: false,
     }
 }
 

@@ -151,6 +151,7 @@ pub(super) fn on_server(
         is_aged: false,
         ballast_bytes: 0,
         is_atomic: false,
+        is_cut: false,
     }
 }
 

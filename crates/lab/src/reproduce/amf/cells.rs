@@ -367,6 +367,7 @@ fn setup(variant: usize, workload: Workload, flash: Flash, seed: u64, scale: Sca
         runtime,
         is_direct: false,
         is_atomic: false,
+        is_cut: false,
         is_aged: true,
         ballast_bytes,
     }
