@@ -246,6 +246,16 @@ fn shares((study, measured): (&Study, &Measured)) -> Option<Curves> {
     })
 }
 
+/// A study's parameter, with the names of its values if they are numbered.
+fn numbered(study: &Study) -> String {
+    if study.names.is_empty() {
+        return study.parameter.to_owned();
+    }
+    let names: Vec<String> =
+        (1..).zip(study.names).map(|(number, name)| format!("{number} {name}")).collect();
+    format!("{}: {}", study.parameter, names.join(", "))
+}
+
 /// A page with the figures of the studies, one panel for each metric, in the paper's form: the variants over the parameter.
 fn page(
     paper: &Paper,
@@ -293,8 +303,8 @@ fn page(
         Curves {
             title: format!("Study `{}`", study.name),
             caption: format!("{}. Missing: {}.", study.what, study.missing),
-            parameter: study.parameter.to_owned(),
-            is_logarithmic: true,
+            parameter: numbered(study),
+            is_logarithmic: study.names.is_empty(),
             panels: study.metrics.iter().map(panel).collect(),
         }
     });

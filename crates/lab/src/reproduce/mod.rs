@@ -95,9 +95,12 @@ pub struct Ours {
     pub value: f64,
     /// The smallest and the largest one over the seeds.
     pub spread: (f64, f64),
-    /// Where it is, if it is the largest or the smallest of several: the parameter's value, and the variant that it is divided by.
-    pub place: Option<(f64, Option<String>)>,
+    /// Where it is, if it is the largest or the smallest of several.
+    pub place: Option<Place>,
 }
+
+/// A value of a study's parameter, and the variant that was divided by.
+pub type Place = (f64, Option<String>);
 
 /// A file of claims.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -192,7 +195,7 @@ impl Claim {
         &self,
         rows: &[Row],
         get: &dyn Fn(&Row, &str) -> Option<f64>,
-    ) -> Option<(f64, Option<(f64, Option<String>)>)> {
+    ) -> Option<(f64, Option<Place>)> {
         let at = |variant: &str, x: f64| {
             let row = rows.iter().find(|row| row.variant == variant && row.x == x)?;
             get(row, &self.metric)
