@@ -241,7 +241,7 @@ const BAD: [(&str, &str); 251] = [
     ("files varmail --device rflush --format ext4 --flush rflush", "--flush rflush needs --format f2fs or alfs, and it is ext4"),
     ("files varmail --device rflush --runtime 0s", "--runtime cannot be `0s`: expected more than 0"),
     ("reproduce", "missing: <PAPER>"),
-    ("reproduce rflsh", "PAPER cannot be `rflsh`: expected one of rflush, barrier, share; did you mean `rflush`?"),
+    ("reproduce rflsh", "PAPER cannot be `rflsh`: expected one of rflush, barrier, share, amf; did you mean `rflush`?"),
     ("crash files --format ext4 --planted no-inode", "--planted: `no-inode` is no planted bug of ext4: expected one of no-barriers, unordered-data, no-flush-before-commit, lazy-commit, no-revoke, no-orphans, early-discard-of-freed, trusted-old-commits, log-before-inode"),
     ("reproduce rflush --study thread", "--study cannot be `thread`: expected one of threads, fileserver-tpcc-direct, fileserver-linkbench-direct, tpcc-linkbench-direct, fileserver-tpcc-buffered, fileserver-linkbench-buffered, threads-one-lock, threads-checkpoints; did you mean `threads`?"),
     ("reproduce rflush --seeds 0", "--seeds cannot be `0`: expected a whole number from 1 to 100000"),
