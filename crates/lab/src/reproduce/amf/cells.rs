@@ -1,4 +1,4 @@
-//! A configuration of the AMF paper under one of its workloads (append-segments §8.3 to §8.9): each run serves all figures.
+//! A configuration of the AMF paper under one of its workloads (append-segments §8.3 to append-segments §8.9): each run serves all figures.
 //!
 //! Place in the data flow: [`run`] makes a [`Setup`] of variant and workload, and returns one value for each of [`METRICS`].
 //!
