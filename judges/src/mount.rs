@@ -22,7 +22,7 @@ use crate::judge::{Finding, Judge, Judges};
 use crate::place::Place;
 use crate::program::{Program, run as program, wait_until};
 use crate::tree::built;
-use mounted::{END, FORMATS, Mount, image, is_good, number_in, suite, synced};
+use mounted::{ALL_FORMATS, END, FORMATS, Mount, image, is_good, number_in, suite, synced};
 use std::fs::File;
 use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
@@ -98,6 +98,8 @@ fn programs(place: &Place) -> Finding {
         ("f2fs", "--speed real --cache 1MiB"),
         ("f2fs", "--speed max --commit dual --device barrier-850"),
         ("f2fs", "--speed max --flush rflush --device rflush"),
+        ("alfs", "--speed max"),
+        ("alfs", "--speed real --cache 1MiB --flush rflush"),
     ];
     let tree = root().join("crates/fs/src").display().to_string();
     for (format, options) in mounts {
@@ -123,7 +125,7 @@ fn cuts(place: &Place) -> Finding {
     const FILES: u64 = 20;
     let content = |cut: u64, file: u64| format!("cut {cut}, file {file}\n").repeat(1 + 400 * file as usize);
     let mut count = 0;
-    for format in FORMATS {
+    for format in ALL_FORMATS {
         let image = image(place, format)?;
         let mount = Mount::new(place, &image, "--speed max")?;
         for cut in 0..CUTS {
@@ -167,7 +169,7 @@ fn cuts(place: &Place) -> Finding {
         mount.unmount()?;
         is_good(place, format, &image)?;
     }
-    Ok(format!("{} cuts, {count} files looked at", CUTS * 2))
+    Ok(format!("{} cuts, {count} files looked at", CUTS * ALL_FORMATS.len() as u64))
 }
 
 fn kept(place: &Place) -> Finding {
@@ -455,7 +457,7 @@ fn pjdfstest(place: &Place) -> Finding {
     // Some rules concern files on another file system.
     program(place, &["mount", "-t", "tmpfs", "other", &other])?;
     let mut said = String::new();
-    for format in FORMATS {
+    for format in ALL_FORMATS {
         let image = image(place, format)?;
         let mount = Mount::new(place, &image, "--speed max --allow-other")?;
         let output = program(place, &[&suite, "-c", &config, "-p", &mount.dir, "-s", &other])?;
@@ -476,5 +478,5 @@ fn pjdfstest(place: &Place) -> Finding {
         said = summary;
     }
     program(place, &["umount", &other])?;
-    Ok(format!("both formats: {}, and 13 by themselves", said.trim_start_matches("Summary: ")))
+    Ok(format!("all three formats: {}, and 13 by themselves", said.trim_start_matches("Summary: ")))
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: runs in CI are short; `FLASHWEIR_FSX_OPERATIONS` and `FLASHWEIR_FSX_CUTS` set the lengths of others.
 
-use super::mounted::{END, FORMATS, Mount, image, is_good, suite};
+use super::mounted::{ALL_FORMATS, END, Mount, image, is_good, suite};
 use crate::host::count_or;
 use crate::judge::Finding;
 use crate::place::Place;
@@ -69,7 +69,8 @@ pub(super) fn judge(place: &Place) -> Finding {
     let operations = count_or("FLASHWEIR_FSX_OPERATIONS", 10_000)?;
     let config = place.write("fsx.toml", ALL_OPERATIONS.as_bytes())?;
     let seed = place.seed();
-    let runs = [("ext4", ""), ("ext4", "--write-back"), ("f2fs", ""), ("f2fs", "--write-back")];
+    let options = ["", "--write-back"];
+    let runs = ALL_FORMATS.into_iter().flat_map(|format| options.map(|options| (format, options)));
     for (format, options) in runs {
         let image = image(place, format)?;
         let mount = Mount::new(place, &image, &format!("--speed max --cache 512KiB {options}"))?;
@@ -86,7 +87,7 @@ pub(super) fn judge(place: &Place) -> Finding {
         mount.unmount()?;
         is_good(place, format, &image)?;
     }
-    Ok(format!("{operations} operations in each of {} mounts", runs.len()))
+    Ok(format!("{operations} operations in each of {} mounts", options.len() * ALL_FORMATS.len()))
 }
 
 /// A file that was synced after fsx had finished on it, with its content.
@@ -107,7 +108,7 @@ pub(super) fn cuts(place: &Place) -> Finding {
     let endless = endless.replace("sendfile = 1.0", "sendfile = 0.0");
     let endless = place.write("endless.toml", format!("nosizechecks = true\n{endless}").as_bytes())?;
     let mut looked_at = 0;
-    for format in FORMATS {
+    for format in ALL_FORMATS {
         let image = image(place, format)?;
         // The cache is small, so that all layers have work when the power is cut.
         let mounted = || Mount::new(place, &image, "--speed max --cache 512KiB");
@@ -135,7 +136,7 @@ pub(super) fn cuts(place: &Place) -> Finding {
         mount.unmount()?;
         is_good(place, format, &image)?;
     }
-    Ok(format!("{} cuts, {looked_at} synced files looked at", cuts * FORMATS.len() as u64))
+    Ok(format!("{} cuts, {looked_at} synced files looked at", cuts * ALL_FORMATS.len() as u64))
 }
 
 /// Makes a file and its name durable.

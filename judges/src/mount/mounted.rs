@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// Names of the formats in options.
 pub(super) const FORMATS: [&str; 2] = ["ext4", "f2fs"];
+/// The same and the format for append segments, which no program outside knows.
+pub(super) const ALL_FORMATS: [&str; 3] = ["ext4", "f2fs", "alfs"];
 
 /// Longest time that a mount may take to end.
 pub(super) const END: Duration = Duration::from_secs(60);
@@ -81,10 +83,11 @@ pub(super) fn compiled(place: &Place, name: &str, options: &[&str]) -> Finding {
     Ok(program_path)
 }
 
-/// Makes a new image of 512 MiB.
+/// Makes a new image of 512 MiB; of append segments, most of which so small a disk keeps for logs and cleaning, 1 GiB.
 pub(super) fn image(place: &Place, format: &str) -> Finding {
     let image = place.path(&format!("{format}.img"));
-    program(place, &[&built("weir"), "mkfs", format, &image, "--force", "--size", "512MiB"])?;
+    let size = if format == "alfs" { "1GiB" } else { "512MiB" };
+    program(place, &[&built("weir"), "mkfs", format, &image, "--force", "--size", size])?;
     Ok(image)
 }
 
@@ -93,11 +96,12 @@ pub(super) fn number_in(said: &str) -> u64 {
     said.split_whitespace().find_map(|word| word.parse().ok()).unwrap_or(0)
 }
 
-/// Checks that neither our check nor that of the format finds anything.
+/// Checks that neither our check nor that of the format, if it has one, finds anything.
 pub(super) fn is_good(place: &Place, format: &str, image: &str) -> Result<(), String> {
     program(place, &[&built("weir"), "fsck", image])?;
     match format {
         "ext4" => program(place, &["e2fsck", "-fn", image]).map(drop),
+        "alfs" => Ok(()),
         _ => f2fs::fsck(place, image),
     }
 }

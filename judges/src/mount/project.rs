@@ -1,8 +1,8 @@
-//! A programmer's daily work: a clone, a build, tests and a commit, on both formats, with the power cut after it.
+//! A programmer's daily work: a clone, a build, tests and a commit, on each format, with the power cut after it.
 //!
 //! The judge makes the projects: one in C with a Makefile, one in Rust without dependencies. Nothing comes from a network.
 
-use super::mounted::{FORMATS, Mount, image, is_good};
+use super::mounted::{ALL_FORMATS, Mount, image, is_good};
 use crate::judge::Finding;
 use crate::place::Place;
 use crate::program::run as program;
@@ -99,7 +99,7 @@ pub(super) fn judge(place: &Place) -> Finding {
     let origin = place.make_dir("origin")?;
     program(place, &["sh", "-c", ORIGIN, "sh", &origin])?;
     let origin = format!("{origin}/origin.git");
-    for format in FORMATS {
+    for format in ALL_FORMATS {
         let found = || {
             let image = image(place, format)?;
             let mount = Mount::new(place, &image, "--speed max")?;
@@ -118,5 +118,5 @@ pub(super) fn judge(place: &Place) -> Finding {
         };
         found().map_err(|error: String| format!("{format}: {error}"))?;
     }
-    Ok("one in C and one in Rust, both formats, before and after a cut".into())
+    Ok("one in C and one in Rust, each format, before and after a cut".into())
 }
