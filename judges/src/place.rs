@@ -3,9 +3,9 @@
 //! Invariants: its path is short, because the name of a unix socket has at most 107 bytes. It is only removed when
 //! nothing is mounted in it.
 
-use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Beginning of the names of runs' directories; the process id follows.
 const PREFIX: &str = "weir-judges-";
@@ -15,7 +15,7 @@ const PREFIX: &str = "weir-judges-";
 pub(crate) struct Place {
     dir: PathBuf,
     seed: u64,
-    outputs: Cell<u32>,
+    outputs: AtomicU32,
 }
 
 impl Place {
@@ -24,7 +24,7 @@ impl Place {
         clear_dead_runs();
         let dir = std::env::temp_dir().join(format!("{PREFIX}{}", std::process::id())).join(name);
         std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-        Ok(Self { dir, seed, outputs: Cell::new(0) })
+        Ok(Self { dir, seed, outputs: AtomicU32::new(0) })
     }
 
     pub(crate) fn seed(&self) -> u64 {
@@ -57,8 +57,7 @@ impl Place {
 
     /// Makes a new file for the output of a program.
     pub(crate) fn new_output(&self, program: &str, line: &str) -> Result<PathBuf, String> {
-        let number = self.outputs.get();
-        self.outputs.set(number + 1);
+        let number = self.outputs.fetch_add(1, Ordering::Relaxed);
         let program = program.rsplit('/').next().unwrap_or_default();
         let path = self.dir.join(format!("{number:03}-{program}.log"));
         std::fs::write(self.dir.join(format!("{number:03}-{program}.line")), line)
