@@ -389,9 +389,7 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
     let mode = args.options.mode(args.format, args.order_only, &args.flush)?;
     needs(args.journal_size.is_some(), "--journal-size", Kind::Ext4, args.format)?;
     needs(args.segments_per_section.is_some(), "--segments-per-section", Kind::F2fs, args.format)?;
-    if args.overprovision.is_some() && args.format == Kind::Ext4 {
-        return Err(Failure::Usage("--overprovision needs --format f2fs or alfs, and it is ext4".into()));
-    }
+    not_for_ext4(args.overprovision.is_some(), "--overprovision", args.format)?;
     // Results of F2FS that are older than its modes do not change.
     let has_block_layer = args.format == Kind::Ext4 || args.options.commit.is_some();
     let block_layer = has_block_layer.then(HostConfig::default);

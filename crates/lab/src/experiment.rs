@@ -183,10 +183,16 @@ enum Plan {
     Trace {
         trace: Arc<Trace>,
         config: ReplayConfig,
-        capacity_blocks: u64,
-        /// The segments of the device, if it has nothing else.
-        zones: Option<(u32, u64, u64)>,
+        replay: Box<Fitted>,
     },
+}
+
+/// A trace that fits a device, at its beginning.
+#[derive(Clone, Debug)]
+enum Fitted {
+    Anywhere(Replay),
+    /// On a device with segments, which are zones.
+    Zoned(trace::Zoned),
 }
 
 /// Planned length of a run.
@@ -436,16 +442,18 @@ fn plan(
             warn(trace.warnings());
             capacities
                 .map(|(device, capacity_blocks)| {
-                    let zones = (device.firmware == FirmwareKind::Append).then(|| zones_of(device));
-                    let tried = match zones {
-                        Some(zones) => trace::Zoned::new(Arc::clone(&trace), replay, zones).map(drop),
-                        None => Replay::new(Arc::clone(&trace), replay, capacity_blocks).map(drop),
+                    let trace = Arc::clone(&trace);
+                    let fitted = match device.firmware {
+                        FirmwareKind::Append => {
+                            trace::Zoned::new(Arc::clone(&trace), replay, zones_of(device)).map(Fitted::Zoned)
+                        }
+                        _ => Replay::new(Arc::clone(&trace), replay, capacity_blocks).map(Fitted::Anywhere),
                     };
-                    tried.map_err(|error| ExperimentError::Replay { device: name(device), error })?;
+                    let fitted =
+                        fitted.map_err(|error| ExperimentError::Replay { device: name(device), error })?;
                     remaps(&trace, device)
                         .map_err(|reason| ExperimentError::Share { device: name(device), reason })?;
-                    let (trace, config) = (Arc::clone(&trace), replay.clone());
-                    Ok(Plan::Trace { trace, config, capacity_blocks, zones })
+                    Ok(Plan::Trace { trace, config: replay.clone(), replay: Box::new(fitted) })
                 })
                 .collect()
         }
@@ -616,17 +624,13 @@ impl Plan {
                 };
                 specs.iter().zip(reported).map(setup).collect()
             }
-            Self::Trace { trace, config, capacity_blocks, zones } => {
+            Self::Trace { trace, config, replay } => {
                 let name = std::path::Path::new(trace.file()).file_stem();
                 let name = name.map_or("replay".into(), |name| name.to_string_lossy().into_owned());
                 let options = options::replay_options(trace, config);
-                const TRIED: &str = "the experiment has tried it";
-                let trace = Arc::clone(trace);
-                let setup = match zones {
-                    Some(zones) => {
-                        JobSetup::new(name, trace::Zoned::new(trace, config, *zones).expect(TRIED))
-                    }
-                    None => JobSetup::new(name, Replay::new(trace, config, *capacity_blocks).expect(TRIED)),
+                let setup = match (**replay).clone() {
+                    Fitted::Anywhere(replay) => JobSetup::new(name, replay),
+                    Fitted::Zoned(replay) => JobSetup::new(name, replay),
                 };
                 vec![JobSetup { options, ..setup }]
             }

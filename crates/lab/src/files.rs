@@ -17,7 +17,7 @@ use flashweir_device::{Device, DeviceMetrics, DeviceOptions, NandMetrics};
 use flashweir_fs::ext4::Ext4Options;
 use flashweir_fs::order::CommitMode;
 use flashweir_fs::vfs::{
-    ConfigError, Creds, Errno, Fs as _, MountOptions, OpenFlags, PAGE_BYTES, Process, Source, Vfs, VfsMetrics,
+    ConfigError, Creds, Errno, Fs as _, MountOptions, PAGE_BYTES, Process, Vfs, VfsMetrics,
 };
 use flashweir_fs::{AnyFs, Kind, Mode, Mounted as _};
 use flashweir_host::HostConfig;
@@ -227,9 +227,6 @@ impl From<VolumeError> for FilesError {
 /// Part of the free space, in per cent, that aging fills.
 const AGED_PERCENT: u64 = 95;
 
-/// Bytes of a file to be filled that are written at once.
-const FILLED_AT_ONCE: u64 = 1 << 20;
-
 /// Turns of the stack between two reports of progress.
 const MOMENTS: u32 = 1 << 14;
 
@@ -426,7 +423,9 @@ async fn prepare(setup: Setup, port: Port, handle: Handle) -> Result<(Vfs<AnyFs>
         age(&process).await.map_err(FilesError::Aging)?;
     }
     if setup.ballast_bytes > 0 {
-        fill(&process, "/ballast", setup.ballast_bytes).await.map_err(FilesError::Ballast)?;
+        let made = on_files::make_file(&process, "/ballast", setup.ballast_bytes, true, 1).await;
+        made.map_err(FilesError::Ballast)?;
+        vfs.sync_all().await.map_err(FilesError::Ballast)?;
     }
     let oltp_run = |name: &str, run: RunOptions| RunOptions {
         name: name.to_owned(),
@@ -509,21 +508,11 @@ async fn prepare(setup: Setup, port: Port, handle: Handle) -> Result<(Vfs<AnyFs>
 async fn age(process: &Process<AnyFs>) -> Result<(), Errno> {
     const PATH: &str = "/aging";
     let pages = process.vfs().statfs().await?.pages_available * AGED_PERCENT / 100;
-    fill(process, PATH, pages * PAGE_BYTES as u64).await?;
+    on_files::make_file(process, PATH, pages * PAGE_BYTES as u64, true, 1).await?;
+    process.vfs().sync_all().await?;
     process.unlink(PATH).await?;
     // What the first one deletes is discarded by the second one at the latest.
     process.vfs().sync_all().await?;
-    process.vfs().sync_all().await
-}
-
-/// Makes a file of so many bytes durable.
-async fn fill(process: &Process<AnyFs>, path: &str, bytes: u64) -> Result<(), Errno> {
-    let file = process.open(path, OpenFlags::WRITE.create(), 0o600).await?;
-    let mut at = 0;
-    while at < bytes {
-        at += file.pwrite(at, Source::pattern(at + 1, FILLED_AT_ONCE.min(bytes - at))).await?;
-    }
-    file.close().await?;
     process.vfs().sync_all().await
 }
 

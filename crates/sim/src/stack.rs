@@ -167,13 +167,12 @@ impl fmt::Debug for Port {
 impl Shared {
     fn submit(&mut self, request: Request, submitter: u16) -> Ticket {
         let range = read_range(&request);
-        let is_write = matches!(request, Request::Write(_));
         let command = match self.requests.segment_blocks {
             0 => Ok(command(request, self.mode, self.has_whole_units())),
             segment_blocks => segment_command(request, self.mode, self.has_whole_units(), segment_blocks),
         };
         match command {
-            Ok(Some(command)) => self.submit_command(command, range, is_write, submitter),
+            Ok(Some(command)) => self.submit_command(command, range, submitter),
             Ok(None) => Ticket::done(Ok(Box::default())),
             Err(error) => Ticket::done(Err(error.into())),
         }
@@ -184,13 +183,7 @@ impl Shared {
         self.requests.unit_bytes == BLOCK_BYTES
     }
 
-    fn submit_command(
-        &mut self,
-        command: Command,
-        range: Option<(Block, u32)>,
-        is_write: bool,
-        submitter: u16,
-    ) -> Ticket {
+    fn submit_command(&mut self, command: Command, range: Option<(Block, u32)>, submitter: u16) -> Ticket {
         let Some(engine) = &mut self.engine else {
             return Ticket::done(Err(PortError::Device(DeviceError::NotSupported("anything without power"))));
         };
@@ -199,6 +192,7 @@ impl Shared {
             progress.dispatched();
             engine.advance(self.now, &mut self.news);
         }
+        let is_write = matches!(command.op, Op::Write { .. } | Op::SegWrite { .. } | Op::SegAppend { .. });
         let written = is_write.then_some(self.now);
         let place = self.requests.place(Pending { progress, range, written });
         let command = Command { id: CommandId(place.into()), ..command };
@@ -363,7 +357,7 @@ impl AppendPort for Port {
     fn append(&self, segment: SegmentId, payloads: Contents) -> Ticket {
         let mut shared = self.shared.borrow_mut();
         let command = append(segment, payloads, shared.has_whole_units());
-        shared.submit_command(command, None, true, self.submitter)
+        shared.submit_command(command, None, self.submitter)
     }
 }
 

@@ -17,6 +17,7 @@ use crate::flash::{Purpose, Saved};
 use crate::front::{Arrivals, Span, range};
 use crate::planted::PlantedBug;
 use flashweir_core::command::StreamId;
+use flashweir_core::index::Idx;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Address, Command, Data, DeviceError, Lpn, Op, Payload, Ppa};
 use flashweir_ftl::MapWord;
@@ -465,7 +466,7 @@ impl PageFtl {
                     Place::Nowhere => break,
                     Place::Slot(slot) => word = self.unmap_slot(slot, seq, owners),
                     Place::Unit(ppa) => {
-                        self.trimmed[cx.flash.blocks.block(ppa).0 as usize] += 1;
+                        self.trimmed[cx.flash.blocks.block(ppa).index()] += 1;
                         self.place_changed(lpn);
                         self.drop_after_log(cx, ppa);
                         break;

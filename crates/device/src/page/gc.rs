@@ -96,7 +96,7 @@ impl PageFtl {
     fn note_causes(&mut self, cx: &mut Cx, victim: BlockId, valid: u32) {
         let written = cx.flash.media.pages_written(victim) * cx.geometry.units_per_page;
         let stale = u64::from(written.saturating_sub(valid));
-        let trimmed = u64::from(self.trimmed[victim.0 as usize]).min(stale);
+        let trimmed = u64::from(self.trimmed[victim.index()]).min(stale);
         let moves = (u64::from(valid) * trimmed).checked_div(stale).unwrap_or(0);
         cx.metrics.gc_moves_after_trims += moves;
     }
@@ -373,7 +373,7 @@ impl PageFtl {
             cx.flash.media.erase(block);
             cx.metrics.erases += 1;
             cx.flash.blocks.release(block);
-            self.trimmed[block.0 as usize] = 0;
+            self.trimmed[block.index()] = 0;
         }
         cx.flash.machine.wake(cx.geometry.station(plane));
         self.work.collect(plane);

@@ -10,7 +10,7 @@ use super::study::Study;
 pub(super) const STUDIES: &[Study] = &[
     cells::READS,
     cells::WRITES,
-    cells::FEWER_FILES,
+    cells::OTHER_READINGS,
     cells::EQUAL_RAW,
     raw::CARDS,
     raw::STREAMS,

@@ -10,7 +10,7 @@
 //! Deliberately absent: the number of requests in flight (the caller knows it) and the ramp (a recorder is made when
 //! the ramp is over).
 
-use super::distribution::{Bins, DIGITS, Distribution, Percentile, Sums};
+use super::distribution::{Bins, LatencyRecorder, Percentile, Sums};
 use super::run::{DEPTH_LEVELS, IntervalRow, JobResult, KINDS, KindResult, kind_index};
 use crate::request::Kind;
 use flashweir_core::{Duration, Instant};
@@ -36,10 +36,8 @@ pub struct Recorder {
 struct KindRecorder {
     bytes: u64,
     slat: Sums,
-    clat: Sums,
-    lat: Sums,
-    clat_bins: Histogram<u64>,
-    lat_bins: Histogram<u64>,
+    clat: LatencyRecorder,
+    lat: LatencyRecorder,
     now: Current,
     series: Vec<IntervalRow>,
 }
@@ -97,8 +95,7 @@ impl Recorder {
             in_order,
             "{kind:?}: intended {intended:?}, submitted {submitted:?}, completed {completed:?}"
         );
-        let slat = submitted.since(intended).as_nanos();
-        let clat = completed.since(submitted).as_nanos();
+        let (slat, clat) = (submitted.since(intended), completed.since(submitted));
         self.kinds[kind_index(kind)].get_or_insert_with(KindRecorder::new).record(bytes, slat, clat);
     }
 
@@ -145,40 +142,35 @@ impl Recorder {
     }
 }
 
-/// Makes a histogram that grows with its largest value, so that a fast device does not pay for a slow one.
-fn histogram(digits: u8) -> Histogram<u64> {
-    Histogram::new(digits).expect("up to five digits are allowed")
-}
-
 impl KindRecorder {
     #[cold]
     fn new() -> Box<Self> {
         Box::new(Self {
             bytes: 0,
             slat: Sums::EMPTY,
-            clat: Sums::EMPTY,
-            lat: Sums::EMPTY,
-            clat_bins: histogram(DIGITS),
-            lat_bins: histogram(DIGITS),
-            now: Current { requests: 0, bytes: 0, latency_sum_ns: 0, bins: histogram(INTERVAL_DIGITS) },
+            clat: LatencyRecorder::new(),
+            lat: LatencyRecorder::new(),
+            now: Current {
+                requests: 0,
+                bytes: 0,
+                latency_sum_ns: 0,
+                bins: Histogram::new(INTERVAL_DIGITS).expect("up to five digits are allowed"),
+            },
             series: Vec::new(),
         })
     }
 
     #[inline]
-    fn record(&mut self, bytes: u64, slat: u64, clat: u64) {
-        const GROWS: &str = "the histogram grows to any value";
+    fn record(&mut self, bytes: u64, slat: Duration, clat: Duration) {
         let lat = slat + clat;
         self.bytes += bytes;
-        self.slat.record(slat);
+        self.slat.record(slat.as_nanos());
         self.clat.record(clat);
         self.lat.record(lat);
-        self.clat_bins.record(clat).expect(GROWS);
-        self.lat_bins.record(lat).expect(GROWS);
         self.now.requests += 1;
         self.now.bytes += bytes;
-        self.now.latency_sum_ns += lat;
-        self.now.bins.record(lat).expect(GROWS);
+        self.now.latency_sum_ns += lat.as_nanos();
+        self.now.bins.record(lat.as_nanos()).expect("the histogram grows to any value");
     }
 
     fn flush_row(&mut self, index: u64) {
@@ -199,8 +191,7 @@ impl KindRecorder {
     }
 
     fn finish(self, kind: Kind) -> KindResult {
-        let clat = Distribution { summary: self.clat.summary(), bins: Bins::of(&self.clat_bins) };
-        let lat = Distribution { summary: self.lat.summary(), bins: Bins::of(&self.lat_bins) };
+        let (clat, lat) = (self.clat.distribution(), self.lat.distribution());
         let requests = lat.summary.count;
         assert_eq!((clat.bins.count(), lat.bins.count()), (requests, requests), "every request is in a bin");
         KindResult {

@@ -108,7 +108,11 @@ pub async fn prepare<F: Fs>(process: &Process<F>, jobs: &[FileJob]) -> Result<()
     synced.map_err(|errno| FileJobError::Call { job: first, path: "sync".to_owned(), errno })
 }
 
-async fn make_file<F: Fs>(
+/// Makes a file of so many bytes, or completes one that is shorter: with contents, or with its length only. It is not synced.
+///
+/// # Errors
+/// A call that failed.
+pub async fn make_file<F: Fs>(
     process: &Process<F>,
     path: &str,
     bytes: u64,

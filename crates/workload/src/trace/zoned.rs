@@ -32,7 +32,7 @@ struct Waiting {
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Zoned {
     replay: Replay,
     blocks: u64,

@@ -455,8 +455,8 @@ impl F2fs {
         }
     }
 
-    fn is_same_section(&self, one: Block, other: Block) -> bool {
-        let blocks = u64::from(self.port.segment_blocks().max(1));
+    fn is_same_segment(&self, one: Block, other: Block) -> bool {
+        let blocks = u64::from(self.segment_blocks.max(1));
         one.0 / blocks == other.0 / blocks
     }
 
@@ -553,7 +553,7 @@ impl F2fs {
                     next.tags = [Tag(u64::from(ino.0)), second_tag];
                     if let Some(run) = write.replace(next) {
                         // Whatever a segment has before a durable block is durable, too.
-                        let fua = by == Durable::Itself && !self.is_same_section(run.block, block);
+                        let fua = by == Durable::Itself && !self.is_same_segment(run.block, block);
                         tickets.push(self.submit_data(Write { fua, ..run }, Order::Within));
                     }
                 }

@@ -100,6 +100,8 @@ pub struct F2fs {
     options: F2fsOptions,
     /// Whether the disk has a placement handle for each log.
     has_handles: bool,
+    /// Blocks of an append segment of the disk; 0 if it has none.
+    segment_blocks: u32,
     /// State of the mode that uses order instead of waiting.
     ordered: Ordered,
     recovered: Cell<Recovered>,
@@ -229,6 +231,7 @@ impl F2fs {
         let fs = Self {
             volume,
             has_handles: usize::from(port.handles()) >= Log::ALL.len(),
+            segment_blocks: port.segment_blocks(),
             port,
             options,
             ordered: Ordered::default(),
@@ -386,7 +389,7 @@ impl F2fs {
 
     /// Notes where on append segments such data end.
     fn note_wet_to(&self, ino: Nid, last: Block) {
-        if let Some(segment) = last.0.checked_div(self.port.segment_blocks().into()) {
+        if let Some(segment) = last.0.checked_div(self.segment_blocks.into()) {
             let mut wet = self.wet.borrow_mut();
             let end = wet.entry(ino).or_default().entry(segment).or_insert(last);
             *end = last.max(*end);
@@ -608,7 +611,7 @@ impl F2fs {
         sections: &BTreeSet<u32>,
         others: impl Iterator<Item = u32>,
     ) -> std::result::Result<(), Errno> {
-        let (blocks, geometry) = (self.port.segment_blocks(), self.state.borrow().geometry);
+        let (blocks, geometry) = (self.segment_blocks, self.state.borrow().geometry);
         let first = |section: &u32| geometry.main_block(SegNo(section * geometry.segments_per_section), 0);
         let segments = sections.iter().map(|section| first(section).0 / blocks).chain(others);
         let discard = |segment: u32| self.port.discard(Block(u64::from(segment) * u64::from(blocks)), blocks);

@@ -5,7 +5,7 @@
 //! Invariants: all variants have the same flash but for its amount, the same buffer, link, page cache and host. A cell is what `weir files`
 //! does with the options that docs/amf.md lists; scenarios/amf has its workloads at the full scale.
 
-use super::super::study::{Scale, Study, measure, per_s};
+use super::super::study::{Scale, Study, measure};
 use crate::files::{FilesResult, Setup, Work};
 use flashweir_core::{Bytes, Duration};
 use flashweir_db::{Config, DataIo};
@@ -85,10 +85,10 @@ pub(super) const READS: Study = Study {
 const TEN: [Workload; 10] = [
     Workload::Fio("sw"),
     Workload::Fio("rw"),
-    Workload::PostmarkL { has_ballast: true },
-    Workload::PostmarkH { has_ballast: true },
-    Workload::NonTransactional,
-    Workload::Oltp,
+    Workload::Postmark { script: "postmark-l", ballast_mib: 1946 },
+    Workload::Postmark { script: "postmark-h", ballast_mib: 4403 },
+    Workload::Sysbench(Script::NonTransactional),
+    Workload::Sysbench(Script::ReadWrite),
     Workload::Tpcc { clients: 16 },
     Workload::Hadoop("hfsio"),
     Workload::Hadoop("terasort"),
@@ -116,7 +116,7 @@ pub(super) const WRITES: Study = Study {
     ..READS
 };
 
-pub(super) const FEWER_FILES: Study = Study {
+pub(super) const OTHER_READINGS: Study = Study {
     name: "other-readings",
     what: "as `writes`: Postmark with the paper's number of files and no ballast, which fill 24 and 48 % instead of 40 and 80, and TPC-C with \
            16 clients for each warehouse (append-segments §8.11)",
@@ -125,8 +125,8 @@ pub(super) const FEWER_FILES: Study = Study {
     points: |_| vec![1.0, 2.0, 3.0],
     measure: |variant, x, seed, scale| {
         let workload = [
-            Workload::PostmarkL { has_ballast: false },
-            Workload::PostmarkH { has_ballast: false },
+            Workload::Postmark { script: "postmark-l", ballast_mib: 0 },
+            Workload::Postmark { script: "postmark-h", ballast_mib: 0 },
             Workload::Tpcc { clients: 224 },
         ][x as usize - 1];
         run(variant, workload, Flash::EqualExported, seed, scale)
@@ -158,14 +158,12 @@ enum Flash {
 enum Workload {
     /// A job file of scenarios/amf.
     Fio(&'static str),
-    PostmarkL {
-        has_ballast: bool,
+    /// A script of scenarios/amf, beside a ballast of so many MiB at the full scale.
+    Postmark {
+        script: &'static str,
+        ballast_mib: u64,
     },
-    PostmarkH {
-        has_ballast: bool,
-    },
-    NonTransactional,
-    Oltp,
+    Sysbench(Script),
     Tpcc {
         clients: u32,
     },
@@ -177,11 +175,8 @@ impl Workload {
     /// Name of the workload, which its random numbers depend on: that of its file, or word on the command line.
     fn name(self) -> &'static str {
         match self {
-            Self::Fio(name) | Self::Hadoop(name) => name,
-            Self::PostmarkL { .. } => "postmark-l",
-            Self::PostmarkH { .. } => "postmark-h",
-            Self::NonTransactional => Script::NonTransactional.name(),
-            Self::Oltp => Script::ReadWrite.name(),
+            Self::Fio(name) | Self::Postmark { script: name, .. } | Self::Hadoop(name) => name,
+            Self::Sysbench(script) => script.name(),
             Self::Tpcc { .. } => "tpcc",
         }
     }
@@ -238,11 +233,21 @@ fn mode(variant: usize) -> Mode {
     }
 }
 
-/// The contents of a file of scenarios/amf.
-macro_rules! scenario {
-    ($name:literal) => {
-        include_str!(concat!("../../../../../scenarios/amf/", $name))
-    };
+/// The file of scenarios/amf of this name.
+fn scenario(name: &str) -> &'static str {
+    macro_rules! files {
+        ($($name:literal: $file:literal),*) => {
+            match name {
+                $($name => include_str!(concat!("../../../../../scenarios/amf/", $file)),)*
+                _ => unreachable!("a workload of ours"),
+            }
+        };
+    }
+    files!(
+        "sr": "sr.fio", "rr": "rr.fio", "sw": "sw.fio", "rw": "rw.fio",
+        "postmark-l": "postmark-l.pmrc", "postmark-h": "postmark-h.pmrc",
+        "hfsio": "hfsio.f", "terasort": "terasort.f", "wordcount": "wordcount.f"
+    )
 }
 
 /// Work, times that are not and that are measured, and ballast.
@@ -255,37 +260,23 @@ struct Load {
 
 fn load(workload: Workload, seed: u64, scale: Scale) -> Load {
     let times = |ramp, runtime| (Duration::from_secs(ramp), Some(Duration::from_secs(runtime)));
-    let mib = |full: u64| scaled(full << 20, scale);
     let (work, (ramp, runtime), ballast_bytes) = match workload {
         Workload::Fio(name) => (fio(name, scale), times(20, 60), 0),
-        Workload::PostmarkL { has_ballast } => {
-            let work = postmark_of(scenario!("postmark-l.pmrc"), scale);
-            (work, (Duration::ZERO, None), if has_ballast { mib(1946) } else { 0 })
+        Workload::Postmark { script, ballast_mib } => {
+            (postmark(script, scale), (Duration::ZERO, None), scaled(ballast_mib << 20, scale))
         }
-        Workload::PostmarkH { has_ballast } => {
-            let work = postmark_of(scenario!("postmark-h.pmrc"), scale);
-            (work, (Duration::ZERO, None), if has_ballast { mib(4403) } else { 0 })
-        }
-        Workload::NonTransactional | Workload::Oltp => {
-            let script = match workload {
-                Workload::Oltp => Script::ReadWrite,
-                _ => Script::NonTransactional,
-            };
+        Workload::Sysbench(script) => {
             let mut options = SysbenchOptions::new(script.name(), seed, script);
-            options.rows = match scale {
-                Scale::Quick => 1_000_000,
-                Scale::Full => 40_000_000,
+            let (rows, ballast_bytes) = match scale {
+                Scale::Quick => (1_000_000, 2 << 30),
+                Scale::Full => (40_000_000, 0),
             };
-            (options.run.connections, options.db) = (6, database(scale));
-            let ballast_bytes = match scale {
-                Scale::Quick => 2 << 30,
-                Scale::Full => 0,
-            };
+            (options.rows, options.run.connections, options.db) = (rows, 6, database(scale));
             (Work::Sysbench(options), times(20, 60), ballast_bytes)
         }
         Workload::Tpcc { clients } => {
             let mut options = TpccOptions::new("tpcc", seed, 1);
-            options.scale = Warehouses::of_warehouses(scaled(14, scale).max(1) as u16);
+            options.scale = Warehouses::of_warehouses(scaled(14, scale) as u16);
             (options.run.connections, options.db) = (clients, database(scale));
             (Work::Tpcc(options), times(20, 60), 0)
         }
@@ -295,36 +286,30 @@ fn load(workload: Workload, seed: u64, scale: Scale) -> Load {
 }
 
 fn fio(name: &str, scale: Scale) -> Work {
-    let text = match name {
-        "sr" => scenario!("sr.fio"),
-        "rr" => scenario!("rr.fio"),
-        "sw" => scenario!("sw.fio"),
-        _ => scenario!("rw.fio"),
-    };
-    let text = text.replace("size=10g", &format!("size={}m", scaled(10 << 10, scale)));
+    let text = scenario(name).replace("size=10g", &format!("size={}m", scaled(10 << 10, scale)));
     let jobs = parse_job_file_on_files(name, &text).unwrap_or_else(|error| panic!("{error}")).jobs;
     Work::Fio(jobs)
 }
 
-fn postmark_of(script: &str, scale: Scale) -> Work {
-    let options = postmark::parse("postmark", script).expect("it is a script of Postmark");
+fn postmark(script: &str, scale: Scale) -> Work {
+    let options = postmark::parse(script, scenario(script)).expect("it is a script of Postmark");
     let options = options.unwrap_or_else(|error| panic!("{error}"));
     let (files, transactions) = (scaled(options.files, scale), scaled(options.transactions, scale));
     Work::Postmark(postmark::Options { files, transactions, ..options })
 }
 
 fn hadoop(name: &str, scale: Scale) -> Work {
-    let (text, quick): (_, &[(&str, &str)]) = match name {
-        "hfsio" => (scenario!("hfsio.f"), &[("nfiles", "25")]),
+    let quick: &[(&str, &str)] = match name {
+        "hfsio" => &[("nfiles", "25")],
         // Each of the four tasks has a spill file.
-        "terasort" => (scenario!("terasort.f"), &[("ninputs", "6"), ("nspills", "10"), ("noutputs", "10")]),
-        _ => (scenario!("wordcount.f"), &[("ninputs", "20"), ("noutputs", "100")]),
+        "terasort" => &[("ninputs", "6"), ("nspills", "10"), ("noutputs", "10")],
+        _ => &[("ninputs", "20"), ("noutputs", "100")],
     };
     let set = match scale {
         Scale::Quick => quick,
         Scale::Full => &[],
     };
-    Work::Filebench(parse_model(name, text, set).unwrap_or_else(|error| panic!("{error}")))
+    Work::Filebench(parse_model(name, scenario(name), set).unwrap_or_else(|error| panic!("{error}")))
 }
 
 /// MySQL 5.5 with its defaults: a pool of 128 MiB, two log files of 5 MiB, double writes, one file for all tables, fsync, the page cache.
@@ -386,10 +371,7 @@ fn metrics(result: &FilesResult) -> Vec<f64> {
     let sum = |names: &[&str]| names.iter().map(|name| count(name)).sum::<f64>();
     // The jobs of fio are workloads of their own.
     let calls: f64 = result.workloads.iter().map(|workload| workload.sum(&[]).calls as f64).sum();
-    let per_s = match &result.workloads[..] {
-        [_] => per_s(result, &[]),
-        jobs => jobs.iter().map(|job| job.calls_per_s(&job.sum(&[]))).sum(),
-    };
+    let per_s: f64 = result.workloads.iter().map(|workload| workload.calls_per_s(&workload.sum(&[]))).sum();
     let pages = sum(&["vfs.direct_written_pages", "vfs.background_written_pages", "vfs.sync_written_pages"]);
     let written = count("device.host_units_written");
     let programmed = result.totals.nand_written_bytes as f64 / 4096.0;
@@ -447,9 +429,11 @@ mod tests {
 
     #[test]
     fn workloads_of_the_scenarios_are_those_of_the_study() {
-        for (workload, files) in
-            [(TEN[2], 15_000), (TEN[3], 30_000), (Workload::PostmarkL { has_ballast: false }, 15_000)]
-        {
+        for (workload, files) in [
+            (TEN[2], 15_000),
+            (TEN[3], 30_000),
+            (Workload::Postmark { script: "postmark-l", ballast_mib: 0 }, 15_000),
+        ] {
             let Work::Postmark(options) = load(workload, 1, Scale::Full).work else { panic!("a script") };
             assert_eq!((options.files, options.transactions), (files, 60_000));
         }
