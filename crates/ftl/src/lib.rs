@@ -5,6 +5,8 @@
 pub mod blocks;
 pub mod epochs;
 pub mod geometry;
+pub mod limiter;
+pub mod line_pages;
 pub mod log_page;
 pub mod map;
 pub mod map_log;

@@ -1,0 +1,184 @@
+//! Pages of a host FTL's own on the medium: start and end metadata of lines, and deallocations (open-channel §5.4).
+//!
+//! Invariant: a page that is torn, of another format or of another line is not read; each page says which line it belongs to and
+//! carries a checksum.
+
+use crate::sealed::Frame;
+use flashweir_core::oob::{OobRecord, Owner};
+
+const VERSION: u16 = 1;
+/// Magic, version, size of an item (for alignment), items, sequence number of the line, first item, checksum.
+const HEADER_BYTES: usize = 32;
+
+const fn frame(magic: &[u8; 4], item_bytes: usize) -> Frame {
+    Frame {
+        magic: u32::from_le_bytes(*magic),
+        version: VERSION,
+        header_bytes: HEADER_BYTES,
+        count_at: 8,
+        item_bytes,
+    }
+}
+
+/// Start metadata: the planes whose blocks the line leaves out.
+const START: Frame = frame(b"FWls", 4);
+/// End metadata: owner and sequence number of each unit of the line.
+const END: Frame = frame(b"FWle", 16);
+/// Ranges of deallocated units.
+const TRIM: Frame = frame(b"FWlt", 16);
+
+fn page(frame: &Frame, line: u64, first: u32, items: usize, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut page = frame.begin(items);
+    page.extend_from_slice(&(frame.item_bytes as u16).to_le_bytes());
+    page.extend_from_slice(&(items as u32).to_le_bytes());
+    page.extend_from_slice(&line.to_le_bytes());
+    page.extend_from_slice(&first.to_le_bytes());
+    page.resize(HEADER_BYTES, 0);
+    write(&mut page);
+    frame.seal(&mut page);
+    page
+}
+
+/// Start metadata of a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LineStart {
+    /// Number of the line's opening, counted over all lines of all groups.
+    pub line: u64,
+    /// Positions of the blocks that the line leaves out, among those of its group.
+    pub left_out: Vec<u32>,
+}
+
+impl LineStart {
+    /// Encodes the page.
+    pub fn encode(&self) -> Vec<u8> {
+        page(&START, self.line, 0, self.left_out.len(), |page| {
+            page.extend(self.left_out.iter().flat_map(|position| position.to_le_bytes()));
+        })
+    }
+
+    /// Decodes a page; `None` if it is not an intact one.
+    pub fn decode(page: &[u8]) -> Option<Self> {
+        let (fields, count) = START.open(page)?;
+        let item = |nth| fields.u32_at(HEADER_BYTES + 4 * nth);
+        Some(Self { line: fields.u64_at(12)?, left_out: (0..count).map(item).collect::<Option<_>>()? })
+    }
+
+    /// Most blocks that can be left out, in a unit of this size.
+    pub fn left_out_max(unit_bytes: usize) -> usize {
+        unit_bytes.saturating_sub(HEADER_BYTES) / START.item_bytes
+    }
+}
+
+/// A part of a line's end metadata.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LineEnd {
+    /// Number of the line's opening.
+    pub line: u64,
+    /// Number of the first unit described.
+    pub first: u32,
+    /// Owner and sequence number of each.
+    pub units: Vec<(Owner, u64)>,
+}
+
+impl LineEnd {
+    /// Encodes the page.
+    pub fn encode(&self) -> Vec<u8> {
+        page(&END, self.line, self.first, self.units.len(), |page| {
+            for (owner, seq) in &self.units {
+                page.extend_from_slice(&owner.pack().to_le_bytes());
+                page.extend_from_slice(&seq.to_le_bytes());
+            }
+        })
+    }
+
+    /// Decodes a page; `None` if it is not an intact one.
+    pub fn decode(page: &[u8]) -> Option<Self> {
+        let (fields, count) = END.open(page)?;
+        let item = |nth| {
+            let at = HEADER_BYTES + 16 * nth;
+            Some((Owner::unpack(fields.u64_at(at)?), fields.u64_at(at + 8)?))
+        };
+        let units = (0..count).map(item).collect::<Option<_>>()?;
+        Some(Self { line: fields.u64_at(12)?, first: fields.u32_at(20)?, units })
+    }
+
+    /// Units that one page of this size describes.
+    pub fn units_max(unit_bytes: usize) -> usize {
+        unit_bytes.saturating_sub(HEADER_BYTES) / END.item_bytes
+    }
+}
+
+/// Deallocated ranges; the record beside the page has their sequence number.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrimPage {
+    /// First unit and number of units of each range.
+    pub ranges: Vec<(u64, u64)>,
+}
+
+impl TrimPage {
+    /// Encodes the page.
+    pub fn encode(&self) -> Vec<u8> {
+        page(&TRIM, 0, 0, self.ranges.len(), |page| {
+            for (first, count) in &self.ranges {
+                page.extend_from_slice(&first.to_le_bytes());
+                page.extend_from_slice(&count.to_le_bytes());
+            }
+        })
+    }
+
+    /// Decodes a page; `None` if it is not an intact one.
+    pub fn decode(page: &[u8]) -> Option<Self> {
+        let (fields, count) = TRIM.open(page)?;
+        let item = |nth| {
+            let at = HEADER_BYTES + 16 * nth;
+            Some((fields.u64_at(at)?, fields.u64_at(at + 8)?))
+        };
+        Some(Self { ranges: (0..count).map(item).collect::<Option<_>>()? })
+    }
+
+    /// Ranges for which a page of this size has room.
+    pub fn ranges_max(unit_bytes: usize) -> usize {
+        unit_bytes.saturating_sub(HEADER_BYTES) / TRIM.item_bytes
+    }
+}
+
+/// The record beside a page of start or end metadata.
+pub const META_RECORD: OobRecord = OobRecord { owner: Owner::Meta, seq: 0, member: None };
+/// The record of padding.
+pub const PAD_RECORD: OobRecord = OobRecord { owner: Owner::Pad, seq: 0, member: None };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flashweir_core::Lpn;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn pages_are_read_back_and_damage_is_seen(
+            line in any::<u64>(), first in any::<u32>(), units in prop::collection::vec((0..1u64 << 62, any::<u64>()), 0..30),
+            bit in any::<usize>(),
+        ) {
+            let ranges = TrimPage { ranges: units.clone() };
+            let left_out = units.iter().map(|(unit, _)| *unit as u32).collect();
+            let start = LineStart { line, left_out };
+            let owners = units.into_iter().map(|(lpn, seq)| (Owner::Lpn(Lpn(lpn)), seq)).collect();
+            let end = LineEnd { line, first, units: owners };
+            let pages = [start.encode(), end.encode(), ranges.encode()];
+            prop_assert_eq!(LineStart::decode(&pages[0]), Some(start));
+            prop_assert_eq!(LineEnd::decode(&pages[1]), Some(end));
+            prop_assert_eq!(TrimPage::decode(&pages[2]), Some(ranges));
+            prop_assert!(LineEnd::decode(&pages[0]).is_none() && LineStart::decode(&pages[2]).is_none());
+            for page in &pages {
+                // A page is followed by the zeros of the rest of its unit.
+                let mut unit = page.clone();
+                unit.resize(1024, 0);
+                let at = bit % (page.len() * 8);
+                unit[at / 8] ^= 1 << (at % 8);
+                prop_assert!(LineStart::decode(&unit).is_none());
+                prop_assert!(LineEnd::decode(&unit).is_none());
+                prop_assert!(TrimPage::decode(&unit).is_none());
+            }
+        }
+    }
+}
