@@ -1,0 +1,228 @@
+//! Configuration of a host FTL, and the numbers that follow from it and the flash below.
+
+use super::planted::PlantedHostBug;
+use flashweir_core::Duration;
+use flashweir_ftl::geometry::FlashGeometry;
+use flashweir_ftl::limiter::Marks;
+use flashweir_ftl::line_pages::{LineEnd, LineStart, TrimPage};
+use serde::{Deserialize, Serialize};
+
+/// Erase blocks that form a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Lines {
+    /// One of every plane of the device, as in pblk (open-channel §1.6).
+    Device,
+    /// One of every plane of a channel, as in QBLKe (open-channel §5.1).
+    Channel,
+}
+
+/// Limiter of user data and GC data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Limits {
+    /// pblk's: entries of each side in the ring (open-channel §7.1).
+    Windows,
+    /// QBLKe's: entries of each side that were admitted in this round (open-channel §7.2).
+    Scores,
+}
+
+/// Time at which the old version of a unit stops being valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Invalidation {
+    /// When the new version is on the medium (contract §7).
+    Deferred,
+    /// When the new version is accepted, as in the released code (open-channel §8.9): a power loss may lose both.
+    AtAcceptance,
+}
+
+/// Configuration of a host FTL. [`Self::pblk`] and [`Self::qblke`] are the two assemblies.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HostFtlConfig {
+    /// Number of rings; each submitter has one. pblk has 1, QBLKe one for each CPU.
+    pub rings: u16,
+    /// Entries of all rings together, in mapping units; 0 takes the released formula (open-channel §1.1, §2.2).
+    pub entries: u32,
+    /// Erase blocks of a line.
+    pub lines: Lines,
+    /// Limiter.
+    pub limits: Limits,
+    /// When old versions stop being valid.
+    pub invalidation: Invalidation,
+    /// Share of the blocks that the user does not see; 0.11 in the paper.
+    pub over_provisioning: f64,
+    /// Programs that one die has in flight at most: 1 in pblk, 8 in QBLKe.
+    pub programs_per_die: u32,
+    /// Time after which entries that do not fill a page are padded (open-channel §4.3).
+    pub pad_after: Duration,
+    /// Without a write for so long, GC is not limited.
+    pub user_active_for: Duration,
+    /// Time after which a command that the device refused is offered again.
+    pub retry_after: Duration,
+    /// Queues of the link; a die's programs stay on one.
+    pub queues: u16,
+    /// A planted bug, which the crash laboratory has to find.
+    #[serde(skip)]
+    pub planted: Option<PlantedHostBug>,
+}
+
+impl Default for HostFtlConfig {
+    fn default() -> Self {
+        Self::pblk()
+    }
+}
+
+impl HostFtlConfig {
+    /// pblk, repaired: one ring, lines of the whole device, windows (open-channel §1).
+    pub fn pblk() -> Self {
+        Self {
+            rings: 1,
+            entries: 0,
+            lines: Lines::Device,
+            limits: Limits::Windows,
+            invalidation: Invalidation::Deferred,
+            over_provisioning: 0.11,
+            programs_per_die: 1,
+            pad_after: Duration::from_secs(2),
+            user_active_for: Duration::from_secs(5),
+            retry_after: Duration::from_micros(100),
+            queues: 1,
+            planted: None,
+        }
+    }
+
+    /// QBLKe, repaired: `rings` rings, lines of a channel, scores (open-channel §2).
+    pub fn qblke(rings: u16) -> Self {
+        Self { rings, lines: Lines::Channel, limits: Limits::Scores, programs_per_die: 8, ..Self::pblk() }
+    }
+}
+
+/// Numbers of a host FTL above one device.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// Shape of the flash.
+    pub flash: FlashGeometry,
+    /// Sectors of 512 bytes in a mapping unit.
+    pub unit_sectors: u64,
+    /// Mapping units that the user sees.
+    pub user_units: u64,
+    pub(super) groups: u32,
+    /// Blocks of a line: one of each plane of the group.
+    pub(super) columns: u32,
+    /// Lines of a group.
+    pub(super) lines: u32,
+    /// Pages at the end of a line that hold its end metadata.
+    pub(super) end_pages: u32,
+    /// Entries of each ring; a power of two.
+    pub(super) ring_entries: u32,
+    pub(super) marks: Marks,
+    pub(super) unit_bytes: usize,
+}
+
+/// Rings at most: their number has 7 bits in a map word (open-channel §3).
+pub(super) const RINGS_MAX: u16 = 128;
+/// Entries of a ring at most: a slot has 24 bits in a map word.
+const RING_ENTRIES_MAX: u32 = 1 << 24;
+/// Lines of a group that the user never gets: one that GC fills, one that it empties.
+const LINES_MIN: u32 = 4;
+
+impl Layout {
+    /// Returns the numbers of this FTL above this flash.
+    ///
+    /// # Errors
+    /// Names the key, its value, and what would have been valid.
+    pub fn new(config: &HostFtlConfig, flash: FlashGeometry, unit_bytes: usize) -> Result<Self, String> {
+        if !(1..=RINGS_MAX).contains(&config.rings) {
+            return Err(format!("host_ftl.rings = {}: expected 1 to {RINGS_MAX}", config.rings));
+        }
+        if !(config.over_provisioning > 0.0 && config.over_provisioning < 0.9) {
+            let value = config.over_provisioning;
+            return Err(format!("host_ftl.over_provisioning = {value}: expected above 0 and below 0.9"));
+        }
+        if config.programs_per_die == 0 || config.queues == 0 {
+            return Err("host_ftl.programs_per_die and host_ftl.queues: expected at least 1".into());
+        }
+        let groups = match config.lines {
+            Lines::Device => 1,
+            Lines::Channel => flash.channels(),
+        };
+        let (columns, lines) = (flash.planes() / groups, flash.blocks_per_plane);
+        let per_page = unit_bytes_of(unit_bytes)?;
+        let pages = columns * flash.pages_per_block;
+        let end_pages = pages.div_ceil(per_page.0 as u32 + 1);
+        if pages < end_pages + 2 || LineStart::left_out_max(unit_bytes) < columns as usize {
+            return Err(format!("a line of {pages} pages has no room for its metadata and data"));
+        }
+        let sectors = flash.units_per_page * flash.planes_per_die();
+        let luns = flash.dies();
+        let all = match config.entries {
+            0 if config.rings == 1 => (8 * sectors * luns).next_power_of_two().max(128),
+            0 => (8 * sectors * luns).max(32 * u32::from(config.rings)),
+            entries => entries,
+        };
+        let ring_entries = (all / u32::from(config.rings)).max(1);
+        let ring_entries = 1 << ring_entries.ilog2();
+        if ring_entries < 2 * sectors || ring_entries > RING_ENTRIES_MAX {
+            return Err(format!(
+                "host_ftl.entries = {}: expected at least {} for each ring, two programs of a die, and at most {RING_ENTRIES_MAX}",
+                config.entries,
+                2 * sectors
+            ));
+        }
+        // The paper counts blocks of a LUN with all of its planes as one (open-channel §7.6).
+        let blocks_per_line = columns / flash.planes_per_die();
+        let blocks = blocks_per_line * lines;
+        let spare = (f64::from(blocks) * config.over_provisioning).ceil() as u32;
+        let data_pages = u64::from(pages - end_pages - 1);
+        let spare_lines = spare / blocks_per_line;
+        if spare_lines < LINES_MIN || spare_lines >= lines {
+            return Err(format!(
+                "host_ftl.over_provisioning = {}: expected at least {:.3} here, {LINES_MIN} of {lines} lines",
+                config.over_provisioning,
+                f64::from(LINES_MIN) / f64::from(lines)
+            ));
+        }
+        let user_pages = data_pages * u64::from(groups) * u64::from(lines)
+            - (data_pages * u64::from(groups) * u64::from(spare)).div_ceil(u64::from(blocks_per_line));
+        let reserve = 2 * blocks_per_line;
+        let marks = Marks {
+            budget: (ring_entries * u32::from(config.rings) / groups).max(1),
+            reserve,
+            high: spare.saturating_sub(1 + blocks_per_line).max(reserve + 1),
+        };
+        let unit_sectors = unit_bytes as u64 / flashweir_core::units::LBA_BYTES;
+        let user_units = user_pages * u64::from(flash.units_per_page);
+        Ok(Self { flash, unit_sectors, user_units, groups, columns, lines, end_pages, ring_entries, marks, unit_bytes })
+    }
+
+    /// Pages of a line.
+    pub(super) fn pages(&self) -> u32 {
+        self.columns * self.flash.pages_per_block
+    }
+
+    /// Units of a line that hold data.
+    pub(super) fn data_units(&self) -> u32 {
+        (self.pages() - self.end_pages - 1) * self.flash.units_per_page
+    }
+
+    /// Units that a program of all planes of a die takes.
+    pub(super) fn program_units(&self) -> u32 {
+        self.flash.units_per_page * self.flash.planes_per_die()
+    }
+
+    /// Paper's blocks in a line: one for each die.
+    pub(super) fn blocks_per_line(&self) -> u32 {
+        self.columns / self.flash.planes_per_die()
+    }
+}
+
+/// Units that one unit of end metadata describes; refuses a unit too small for the formats.
+fn unit_bytes_of(unit_bytes: usize) -> Result<(usize,), String> {
+    match LineEnd::units_max(unit_bytes) {
+        0..4 => Err(format!("a mapping unit of {unit_bytes} bytes: a host FTL needs at least 128")),
+        _ if TrimPage::ranges_max(unit_bytes) == 0 => Err("a mapping unit without room for a range".into()),
+        units => Ok((units,)),
+    }
+}

@@ -1,0 +1,430 @@
+//! Lines: sets of erase blocks that are filled, collected and erased together (open-channel §5).
+//!
+//! ```text
+//!  page   column 0   column 1   column 2 …        one column for each plane of the group
+//!    0    start      data       data              positions count row by row
+//!    1    data       data       data
+//!    …
+//!    n    data       end        end               the last positions describe all others
+//! ```
+//!
+//! Invariants:
+//! 1. A line is erased only when no unit of it is valid, and no read or program of it is under way.
+//! 2. Its start metadata is written after all of its blocks are erased, and erased before any other block of it. So a line with
+//!    readable start metadata holds what its end metadata says.
+//! 3. A unit is valid from the end of its program until a newer version of its content's owner is on the medium.
+
+use super::config::Layout;
+use flashweir_core::Ppa;
+use flashweir_core::index::Idx;
+use flashweir_core::oob::Owner;
+use flashweir_ftl::geometry::PageAddr;
+use flashweir_ftl::line_pages::{LineEnd, LineStart};
+use flashweir_ftl::{BlockId, PlaneId};
+use std::collections::VecDeque;
+
+/// Number of a line, group by group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct LineId(pub(super) u32);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LineState {
+    /// Nothing valid; to be erased unless it is clean.
+    Free,
+    Erasing,
+    Open,
+    /// Takes no more data; programs are under way.
+    Closing,
+    /// GC may choose it.
+    Closed,
+    Collecting,
+    /// Out of use: too few good blocks, or content that cannot be read.
+    Retired,
+}
+
+/// A line.
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    pub(super) state: LineState,
+    /// Whether all blocks are erased.
+    pub(super) is_clean: bool,
+    /// Number of its opening, over all groups.
+    pub(super) number: u64,
+    /// Columns in use, in order.
+    pub(super) columns: Vec<u32>,
+    /// Next page of each of them.
+    pub(super) next: Vec<u32>,
+    /// Owner and sequence number of each unit, while the line is open.
+    pub(super) owners: Vec<(Owner, u64)>,
+    pub(super) programs: u32,
+    pub(super) readers: u32,
+    pub(super) valid: u32,
+    /// A program of it failed: it takes no more data, and GC empties it first.
+    pub(super) has_failed: bool,
+}
+
+/// Pages of one die that are programmed by one command.
+#[derive(Clone, Debug)]
+pub(super) struct Program {
+    pub(super) line: LineId,
+    pub(super) die: u32,
+    pub(super) pages: Vec<PageAddr>,
+}
+
+/// A page of a line's own metadata, with the content of its units.
+pub(super) type MetaPage = (PageAddr, Vec<Vec<u8>>);
+
+/// All lines.
+#[derive(Clone, Debug)]
+pub(super) struct Lines {
+    layout: Layout,
+    lines: Vec<Line>,
+    valid: Vec<u64>,
+    /// Free lines of each group.
+    free: Vec<VecDeque<LineId>>,
+    /// Open line of each group.
+    pub(super) open: Vec<Option<LineId>>,
+    /// Blocks whose erase or program failed.
+    bad: Vec<bool>,
+    openings: u64,
+}
+
+impl Lines {
+    /// Lines of a device whose blocks are all erased.
+    pub(super) fn new(layout: &Layout) -> Self {
+        let line = Line {
+            state: LineState::Free,
+            is_clean: true,
+            number: 0,
+            columns: (0..layout.columns).collect(),
+            next: vec![0; layout.columns as usize],
+            owners: Vec::new(),
+            programs: 0,
+            readers: 0,
+            valid: 0,
+            has_failed: false,
+        };
+        let group = |group| (group * layout.lines..(group + 1) * layout.lines).map(LineId).collect();
+        Self {
+            lines: vec![line; (layout.groups * layout.lines) as usize],
+            valid: vec![0; layout.flash.physical_units().div_ceil(64) as usize],
+            free: (0..layout.groups).map(group).collect(),
+            open: vec![None; layout.groups as usize],
+            bad: vec![false; layout.flash.blocks() as usize],
+            openings: 0,
+            layout: layout.clone(),
+        }
+    }
+
+    pub(super) fn get(&self, line: LineId) -> &Line {
+        &self.lines[line.0 as usize]
+    }
+
+    pub(super) fn get_mut(&mut self, line: LineId) -> &mut Line {
+        &mut self.lines[line.0 as usize]
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = LineId> + use<> {
+        (0..self.lines.len() as u32).map(LineId)
+    }
+
+    pub(super) fn group_of(&self, line: LineId) -> usize {
+        (line.0 / self.layout.lines) as usize
+    }
+
+    pub(super) fn block(&self, line: LineId, column: u32) -> BlockId {
+        let (group, number) = (line.0 / self.layout.lines, line.0 % self.layout.lines);
+        BlockId((group * self.layout.columns + column) * self.layout.lines + number)
+    }
+
+    /// The line of a unit, and the position of its page among the line's columns.
+    pub(super) fn line_of(&self, ppa: Ppa) -> (LineId, u32) {
+        let block = self.layout.flash.page_of(ppa).0.block;
+        let (plane, number) = (block.0 / self.layout.lines, block.0 % self.layout.lines);
+        (LineId(plane / self.layout.columns * self.layout.lines + number), plane % self.layout.columns)
+    }
+
+    /// Number of lines of a group that hold nothing valid.
+    pub(super) fn free_count(&self, group: usize) -> u32 {
+        let line = |line: &Line| u32::from(line.state == LineState::Erasing);
+        let lines = group * self.layout.lines as usize..(group + 1) * self.layout.lines as usize;
+        self.free[group].len() as u32 + self.lines[lines].iter().map(line).sum::<u32>()
+    }
+
+    /// Data units that can still be written without erasing anything that is not free.
+    pub(super) fn free_units(&self) -> u64 {
+        let open = self.open.iter().flatten().map(|&line| u64::from(self.data_left(line))).sum::<u64>();
+        let free: u32 = (0..self.free.len()).map(|group| self.free_count(group)).sum();
+        open + u64::from(free) * u64::from(self.layout.data_units())
+    }
+
+    fn data_left(&self, line: LineId) -> u32 {
+        let line = self.get(line);
+        let left = |at: usize| self.data_pages(line, at).saturating_sub(line.next[at]);
+        (0..line.columns.len()).map(left).sum::<u32>() * self.layout.flash.units_per_page
+    }
+
+    /// Pages of the column at this position that hold data or start metadata.
+    fn data_pages(&self, line: &Line, at: usize) -> u32 {
+        let columns = line.columns.len() as u32;
+        let data = columns * self.layout.flash.pages_per_block - self.layout.end_pages;
+        (data - at as u32).div_ceil(columns)
+    }
+
+    fn page_at(&self, id: LineId, at: usize, page: u32) -> PageAddr {
+        PageAddr { block: self.block(id, self.get(id).columns[at]), page }
+    }
+
+    /// Number of a unit in its line, by position.
+    pub(super) fn unit_number(&self, ppa: Ppa) -> Option<usize> {
+        let (id, column) = self.line_of(ppa);
+        let line = self.get(id);
+        let at = line.columns.iter().position(|&other| other == column)?;
+        let (page, unit) = self.layout.flash.page_of(ppa);
+        let position = page.page as usize * line.columns.len() + at;
+        Some(position * self.layout.flash.units_per_page as usize + unit as usize)
+    }
+
+    /// The unit of this number.
+    pub(super) fn unit_at(&self, id: LineId, number: usize) -> Ppa {
+        let per_page = self.layout.flash.units_per_page as usize;
+        let (position, unit) = (number / per_page, number % per_page);
+        let columns = self.get(id).columns.len();
+        self.layout.flash.ppa(self.page_at(id, position % columns, (position / columns) as u32), unit as u32)
+    }
+
+    /// Pages that hold the end metadata of a line, in order.
+    pub(super) fn end_pages(&self, id: LineId) -> Vec<PageAddr> {
+        let columns = self.get(id).columns.len() as u32;
+        let pages = columns * self.layout.flash.pages_per_block;
+        let page = |position: u32| self.page_at(id, (position % columns) as usize, position / columns);
+        (pages - self.layout.end_pages..pages).map(page).collect()
+    }
+
+    /// The page of a line's start metadata.
+    pub(super) fn start_page(&self, id: LineId) -> PageAddr {
+        self.page_at(id, 0, 0)
+    }
+
+    // ---- writing ----
+
+    /// Opens the next free line of a group that is erased; returns its start metadata.
+    pub(super) fn open_next(&mut self, group: usize) -> Option<MetaPage> {
+        let at = self.free[group].iter().position(|&line| self.get(line).is_clean)?;
+        let id = self.free[group].remove(at)?;
+        let good: Vec<u32> =
+            (0..self.layout.columns).filter(|&column| !self.bad[self.block(id, column).index()]).collect();
+        if (good.len() as u32) * self.layout.flash.pages_per_block < self.layout.end_pages + 2 {
+            self.get_mut(id).state = LineState::Retired;
+            return self.open_next(group);
+        }
+        self.openings += 1;
+        let number = self.openings;
+        let units = good.len() * self.layout.flash.units_per_block() as usize;
+        let left_out = (0..self.layout.columns).filter(|column| !good.contains(column)).collect();
+        let line = self.get_mut(id);
+        line.number = number;
+        line.next = vec![0; good.len()];
+        line.next[0] = 1;
+        (line.state, line.is_clean, line.has_failed) = (LineState::Open, false, false);
+        line.owners = vec![(Owner::Pad, 0); units];
+        line.columns = good;
+        self.open[group] = Some(id);
+        let start = LineStart { line: number, left_out };
+        Some((self.start_page(id), vec![start.encode()]))
+    }
+
+    /// Takes the next pages of a group's open line, of one die with fewer than `limit` programs.
+    pub(super) fn take_pages(&mut self, group: usize, programs: &[u32], limit: u32) -> Option<Program> {
+        let id = self.open[group]?;
+        let die_of = |column: u32| {
+            let block = self.block(id, column);
+            self.layout.flash.die(self.layout.flash.plane_of(block)).0
+        };
+        let line = self.get(id);
+        let has_room = |at: &usize| line.next[*at] < self.data_pages(line, *at);
+        let is_idle = |at: &usize| programs[die_of(line.columns[*at]) as usize] < limit;
+        let first = (0..line.columns.len()).filter(has_room).filter(is_idle).min_by_key(|&at| line.next[at])?;
+        let (die, page) = (die_of(line.columns[first]), line.next[first]);
+        let beside = |at: &usize| die_of(line.columns[*at]) == die && line.next[*at] == page && has_room(at);
+        let columns: Vec<usize> = (first..line.columns.len()).filter(beside).collect();
+        let pages = columns.iter().map(|&at| self.page_at(id, at, page)).collect();
+        let line = self.get_mut(id);
+        for at in columns {
+            line.next[at] += 1;
+        }
+        line.programs += 1;
+        Some(Program { line: id, die, pages })
+    }
+
+    /// Whether the open line of a group has no room for data.
+    pub(super) fn is_full(&self, group: usize) -> bool {
+        self.open[group].is_some_and(|line| self.data_left(line) == 0)
+    }
+
+    /// Ends the open line of a group; returns its end metadata, which a line with a failed program does not get.
+    pub(super) fn end(&mut self, group: usize) -> Vec<MetaPage> {
+        let Some(id) = self.open[group].take() else { return Vec::new() };
+        let pages = self.end_pages(id);
+        let (per_page, per_block) = (self.layout.flash.units_per_page as usize, self.layout.flash.pages_per_block);
+        let line = self.get_mut(id);
+        line.state = LineState::Closing;
+        let owners = std::mem::take(&mut line.owners);
+        if line.has_failed {
+            return Vec::new();
+        }
+        line.next.fill(per_block);
+        let number = line.number;
+        let units = owners.len() - pages.len() * per_page;
+        let chunk = units.div_ceil(pages.len() * per_page);
+        let mut parts = (0..).step_by(chunk).zip(owners[..units].chunks(chunk));
+        let encode = |(first, units): (u32, &[(Owner, u64)])| LineEnd { line: number, first, units: units.to_vec() }.encode();
+        pages.into_iter().map(|at| (at, parts.by_ref().take(per_page).map(encode).collect())).collect()
+    }
+
+    /// A program of this line has ended.
+    pub(super) fn program_ended(&mut self, id: LineId) {
+        let line = self.get_mut(id);
+        line.programs -= 1;
+        self.close_if_done(id);
+    }
+
+    pub(super) fn close_if_done(&mut self, id: LineId) {
+        let line = self.get_mut(id);
+        if line.state == LineState::Closing && line.programs == 0 {
+            line.state = LineState::Closed;
+        }
+    }
+
+    /// A program of the block failed: its line takes no more data.
+    pub(super) fn failed(&mut self, id: LineId, block: BlockId) {
+        self.bad[block.index()] = true;
+        self.get_mut(id).has_failed = true;
+        let group = self.group_of(id);
+        if self.open[group] == Some(id) {
+            self.end(group);
+        }
+    }
+
+    // ---- validity ----
+
+    pub(super) fn is_valid(&self, ppa: Ppa) -> bool {
+        self.valid[(ppa.0 / 64) as usize] >> (ppa.0 % 64) & 1 == 1
+    }
+
+    pub(super) fn set_valid(&mut self, ppa: Ppa) {
+        assert!(!self.is_valid(ppa), "unit {} is valid already", ppa.0);
+        self.valid[(ppa.0 / 64) as usize] |= 1 << (ppa.0 % 64);
+        let line = self.line_of(ppa).0;
+        self.get_mut(line).valid += 1;
+    }
+
+    pub(super) fn set_invalid(&mut self, ppa: Ppa) {
+        assert!(self.is_valid(ppa), "unit {} is invalid already", ppa.0);
+        self.valid[(ppa.0 / 64) as usize] &= !(1 << (ppa.0 % 64));
+        let line = self.line_of(ppa).0;
+        self.get_mut(line).valid -= 1;
+    }
+
+    /// Valid units of a line, in the order of their addresses.
+    pub(super) fn valid_units(&self, id: LineId) -> VecDeque<Ppa> {
+        let per_block = u64::from(self.layout.flash.units_per_block());
+        let blocks = (0..self.layout.columns).map(|column| u64::from(self.block(id, column).0) * per_block);
+        blocks.flat_map(|first| (first..first + per_block).map(Ppa)).filter(|&ppa| self.is_valid(ppa)).collect()
+    }
+
+    // ---- collecting and erasing ----
+
+    /// The closed line of a group with the fewest valid units; one with a failed program comes first. None if nothing would be gained
+    /// (open-channel §8.7).
+    pub(super) fn victim(&self, group: usize) -> Option<LineId> {
+        let lines = (group as u32 * self.layout.lines..(group as u32 + 1) * self.layout.lines).map(LineId);
+        let closed = lines.filter(|&line| self.get(line).state == LineState::Closed);
+        let best = closed.min_by_key(|&line| (!self.get(line).has_failed, self.get(line).valid, line))?;
+        let line = self.get(best);
+        let gains = line.valid + self.layout.program_units() <= self.layout.data_units();
+        (gains || line.has_failed).then_some(best)
+    }
+
+    /// Begins to erase a line; returns its blocks in the order in which they have to be erased: the first one alone.
+    pub(super) fn begin_erase(&mut self, id: LineId) -> Vec<BlockId> {
+        let line = self.get(id);
+        assert!(line.readers == 0 && line.programs == 0, "a line in use is erased");
+        let first = line.columns[0];
+        let others = (0..self.layout.columns).filter(|&column| column != first);
+        let blocks = std::iter::once(first).chain(others).map(|column| self.block(id, column));
+        let blocks = blocks.filter(|block| !self.bad[block.index()]).collect();
+        let group = self.group_of(id);
+        self.free[group].retain(|&line| line != id);
+        self.get_mut(id).state = LineState::Erasing;
+        blocks
+    }
+
+    pub(super) fn erase_failed(&mut self, block: BlockId) {
+        self.bad[block.index()] = true;
+    }
+
+    /// All blocks of a line are erased.
+    pub(super) fn erased(&mut self, id: LineId) {
+        let line = self.get_mut(id);
+        (line.state, line.is_clean, line.has_failed) = (LineState::Free, true, false);
+        let group = self.group_of(id);
+        self.free[group].push_back(id);
+    }
+
+    /// A free line of the group that has to be erased first, if no erased one is left.
+    pub(super) fn to_erase(&self, group: usize) -> Option<LineId> {
+        let is_clean = |line: &LineId| self.get(*line).is_clean;
+        let is_erasing = |line: LineId| self.get(line).state == LineState::Erasing;
+        let lines = (group as u32 * self.layout.lines..(group as u32 + 1) * self.layout.lines).map(LineId);
+        if self.free[group].iter().any(is_clean) || lines.into_iter().any(is_erasing) {
+            return None;
+        }
+        self.free[group].front().copied()
+    }
+
+    // ---- recovery ----
+
+    /// Sets what a recovery found of a line, before any unit of it is valid.
+    pub(super) fn found(&mut self, id: LineId, number: u64, columns: Vec<u32>) {
+        self.openings = self.openings.max(number);
+        let group = self.group_of(id);
+        self.free[group].retain(|&line| line != id);
+        let line = self.get_mut(id);
+        (line.number, line.state, line.is_clean) = (number, LineState::Closed, false);
+        line.next = vec![0; columns.len()];
+        line.columns = columns;
+    }
+
+    /// Goes on with a line that was open when the power failed.
+    pub(super) fn resume(&mut self, id: LineId, next: Vec<u32>, owners: Vec<(Owner, u64)>) {
+        let group = self.group_of(id);
+        self.open[group] = Some(id);
+        let line = self.get_mut(id);
+        (line.state, line.next, line.owners) = (LineState::Open, next, owners);
+    }
+
+    /// Frees the lines without valid units, after all units were found; they have to be erased.
+    pub(super) fn free_empty(&mut self) {
+        for id in self.ids() {
+            let line = self.get_mut(id);
+            if line.state == LineState::Closed && line.valid == 0 {
+                line.state = LineState::Free;
+                let group = self.group_of(id);
+                self.free[group].push_back(id);
+            }
+        }
+    }
+
+    /// Panics if the counts of valid units are wrong.
+    pub(super) fn audit(&self) {
+        for id in self.ids() {
+            assert_eq!(self.valid_units(id).len() as u32, self.get(id).valid, "valid units of line {}", id.0);
+        }
+    }
+
+    /// Plane of a block, as the device numbers them.
+    pub(super) fn plane(&self, block: BlockId) -> PlaneId {
+        self.layout.flash.plane_of(block)
+    }
+}

@@ -1,0 +1,22 @@
+//! Host FTLs above an open channel: pblk and QBLKe, two assemblies of the same parts (open-channel §1 to §7).
+//!
+//! Place in the data flow: [`target`] takes requests and sends commands; [`ring`] holds what is accepted, [`map`] says where each
+//! unit is, [`lines`] gives places out and counts what is valid; [`collect`] empties lines, [`recover`] builds map and lines from
+//! what a power loss left.
+//!
+//! Deliberately absent: threads. A host FTL is a state machine, as every layer.
+
+mod collect;
+mod config;
+mod lines;
+mod map;
+mod metrics;
+mod planted;
+mod recover;
+mod ring;
+mod target;
+
+pub use config::{HostFtlConfig, Invalidation, Layout, Limits, Lines};
+pub use metrics::HostFtlMetrics;
+pub use planted::PlantedHostBug;
+pub use target::HostFtl;

@@ -1,0 +1,48 @@
+//! Bugs that can be planted into a host FTL, to measure the tests that have to find them (open-channel §10.10).
+
+/// A bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlantedHostBug {
+    /// The old version stops being valid when the new one is accepted.
+    EarlyInvalidation,
+    /// A published place replaces whatever the map says, a newer version included.
+    PublishUnconditionally,
+    /// GC's copy replaces a version that is newer than what it copied.
+    GcDropsNewer,
+    /// A line is erased although reads of it are under way.
+    LineFreedUnderReader,
+    /// A flush leaves out the last ring.
+    FlushMissesRing,
+    /// End metadata counts although its checksum is wrong or its line another.
+    TornEndTrusted,
+    /// Each group counts sequence numbers of its own.
+    SequencePerGroup,
+    /// A deallocation is not written to the medium.
+    TrimLost,
+    /// The entries of a failed program are not written again.
+    FailedProgramForgotten,
+    /// A write with FUA is answered when it is accepted.
+    FuaAtAcceptance,
+    /// A line is erased while units of it are valid until newer versions are on the medium.
+    LineFreedTooEarly,
+    /// Start metadata is not erased first, so that a line that is half erased looks whole.
+    StartErasedLast,
+}
+
+impl PlantedHostBug {
+    /// All bugs with their names.
+    pub const ALL: [(Self, &'static str); 12] = [
+        (Self::EarlyInvalidation, "early-invalidation"),
+        (Self::PublishUnconditionally, "publish-unconditionally"),
+        (Self::GcDropsNewer, "gc-drops-newer"),
+        (Self::LineFreedUnderReader, "line-freed-under-reader"),
+        (Self::FlushMissesRing, "flush-misses-ring"),
+        (Self::TornEndTrusted, "torn-end-trusted"),
+        (Self::SequencePerGroup, "sequence-per-group"),
+        (Self::TrimLost, "trim-lost"),
+        (Self::FailedProgramForgotten, "failed-program-forgotten"),
+        (Self::FuaAtAcceptance, "fua-at-acceptance"),
+        (Self::LineFreedTooEarly, "line-freed-too-early"),
+        (Self::StartErasedLast, "start-erased-last"),
+    ];
+}

@@ -1,0 +1,292 @@
+//! Recovery: what a power loss left on the medium becomes map and lines (open-channel §1.7, contract §8).
+//!
+//! A line with intact start and end metadata is read from these alone. Every other line is read page by page up to the first that was
+//! never written; a torn page holds nothing that was promised. Of all versions of a unit the one with the largest sequence number
+//! counts, a deallocation like a write; GC's copies have the number of what they copy, and the copy on the line that was opened later
+//! counts.
+//!
+//! Invariant: a recovery writes nothing, so one that is cut off is simply repeated.
+
+use super::lines::LineId;
+use super::map::Word;
+use super::planted::PlantedHostBug;
+use super::target::{HostFtl, Task, TrimRecord};
+use flashweir_core::command::Units;
+use flashweir_core::oob::Owner;
+use flashweir_core::{DeviceError, Lpn, Payload, Ppa};
+use flashweir_ftl::geometry::PageAddr;
+use flashweir_ftl::line_pages::{LineEnd, LineStart, TrimPage};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Reads under way at most.
+const READS_MAX: usize = 64;
+
+/// A read of the recovery.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Ask {
+    /// The page where a line's start metadata is, unless its first block is bad.
+    Start(LineId),
+    /// A page of a line's end metadata, by its number among these.
+    End(LineId, usize),
+    /// A page of a line, by column.
+    Page(LineId, u32, u32),
+    /// A unit that records deallocations, with its sequence number.
+    Trim(Ppa, u64),
+}
+
+/// What was read of a line.
+#[derive(Clone, Debug, Default)]
+struct FoundLine {
+    start: Option<LineStart>,
+    end: BTreeMap<usize, Vec<LineEnd>>,
+    ends_left: usize,
+    /// Pages of each column up to the first that was never written; empty if the line was not read page by page.
+    written: Vec<u32>,
+    units: Vec<(Ppa, Owner, u64)>,
+}
+
+/// A recovery under way.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Recovery {
+    lines: Vec<FoundLine>,
+    trims: BTreeMap<Ppa, (u64, Vec<(u64, u64)>)>,
+    waiting: VecDeque<Ask>,
+    reading: usize,
+}
+
+impl Recovery {
+    /// Asks for the start metadata of each line.
+    pub(super) fn begin(&mut self, ftl: &mut HostFtl) {
+        self.lines = ftl.lines.ids().map(|_| FoundLine::default()).collect();
+        self.waiting = ftl.lines.ids().map(Ask::Start).collect();
+        self.go_on(ftl);
+    }
+
+    fn go_on(&mut self, ftl: &mut HostFtl) {
+        while self.reading < READS_MAX
+            && let Some(ask) = self.waiting.pop_front()
+        {
+            self.reading += 1;
+            ftl.metrics_mut().recovery_reads += 1;
+            let flash = &ftl.layout.flash;
+            let page = |at: PageAddr| (0..flash.units_per_page).map(|unit| flash.ppa(at, unit)).collect::<Vec<_>>();
+            let ppas = match ask {
+                Ask::Start(line) => page(PageAddr { block: ftl.lines.block(line, 0), page: 0 }),
+                Ask::End(line, at) => page(ftl.lines.end_pages(line)[at]),
+                Ask::Page(line, column, number) => {
+                    page(PageAddr { block: ftl.lines.block(line, column), page: number })
+                }
+                Ask::Trim(ppa, _) => vec![ppa],
+            };
+            ftl.read(&ppas, Task::Recover(ask));
+        }
+    }
+
+    /// Takes an answer; returns whether the recovery has ended.
+    pub(super) fn answered(&mut self, ftl: &mut HostFtl, ask: Ask, result: Result<Units, DeviceError>) -> bool {
+        self.reading -= 1;
+        match ask {
+            Ask::Start(line) => {
+                let start = result.ok().and_then(|units| LineStart::decode(bytes_of(units.data.first()?)?));
+                match start.filter(|start| start.left_out.first() != Some(&0)) {
+                    Some(start) => self.started(ftl, line, start),
+                    None => self.scan(ftl, line),
+                }
+            }
+            Ask::End(line, at) => {
+                let units = result.map(|units| units.data).unwrap_or_default();
+                let parts = units.iter().filter_map(|unit| LineEnd::decode(bytes_of(unit)?)).collect();
+                let found = &mut self.lines[line.0 as usize];
+                found.end.insert(at, parts);
+                found.ends_left -= 1;
+                if found.ends_left == 0 {
+                    self.ended(ftl, line);
+                }
+            }
+            Ask::Page(line, column, page) => self.page_read(ftl, line, [column, page], result),
+            Ask::Trim(ppa, seq) => {
+                let page = result.ok().and_then(|units| TrimPage::decode(bytes_of(units.data.first()?)?));
+                if let Some(page) = page {
+                    self.trims.insert(ppa, (seq, page.ranges));
+                }
+            }
+        }
+        self.go_on(ftl);
+        let is_done = self.reading == 0;
+        if is_done {
+            self.build(ftl);
+        }
+        is_done
+    }
+
+    /// A line has intact start metadata.
+    fn started(&mut self, ftl: &mut HostFtl, line: LineId, start: LineStart) {
+        let columns = (0..ftl.layout.columns).filter(|column| !start.left_out.contains(column)).collect();
+        ftl.lines.found(line, start.line, columns);
+        let found = &mut self.lines[line.0 as usize];
+        found.start = Some(start);
+        found.ends_left = ftl.lines.end_pages(line).len();
+        self.waiting.extend((0..found.ends_left).map(|at| Ask::End(line, at)));
+    }
+
+    /// All end metadata of a line was read, as far as there is any.
+    fn ended(&mut self, ftl: &mut HostFtl, line: LineId) {
+        let found = &mut self.lines[line.0 as usize];
+        let number = found.start.as_ref().map(|start| start.line);
+        let is_trusting = ftl.has_planted(PlantedHostBug::TornEndTrusted);
+        let mut units: Vec<(Owner, u64)> = Vec::new();
+        for part in found.end.values().flatten() {
+            let fits = Some(part.line) == number && part.first as usize == units.len();
+            if fits || is_trusting {
+                units.extend(&part.units);
+            }
+        }
+        let columns = ftl.lines.get(line).columns.len() as u32;
+        let pages = columns * ftl.layout.flash.pages_per_block - ftl.layout.end_pages;
+        let wanted = (pages * ftl.layout.flash.units_per_page) as usize;
+        if units.len() != wanted && !(is_trusting && !units.is_empty()) {
+            return self.scan(ftl, line);
+        }
+        for (number, (owner, seq)) in units.into_iter().enumerate() {
+            let ppa = ftl.lines.unit_at(line, number);
+            found.units.push((ppa, owner, seq));
+            if owner == Owner::Meta && seq > 0 {
+                self.waiting.push_back(Ask::Trim(ppa, seq));
+            }
+        }
+    }
+
+    /// Reads a line page by page.
+    fn scan(&mut self, ftl: &mut HostFtl, line: LineId) {
+        let found = &mut self.lines[line.0 as usize];
+        found.written = vec![0; ftl.layout.columns as usize];
+        self.waiting.extend((0..ftl.layout.columns).map(|column| Ask::Page(line, column, 0)));
+    }
+
+    fn page_read(
+        &mut self,
+        ftl: &HostFtl,
+        line: LineId,
+        [column, page]: [u32; 2],
+        result: Result<Units, DeviceError>,
+    ) {
+        let found = &mut self.lines[line.0 as usize];
+        match result {
+            Err(DeviceError::NotWritten { .. }) => return,
+            // Torn.
+            Err(_) => {}
+            Ok(Units { data, records }) => {
+                let at = PageAddr { block: ftl.lines.block(line, column), page };
+                for (unit, record) in (0..).zip(&records) {
+                    let ppa = ftl.layout.flash.ppa(at, unit);
+                    let content = data.get(unit as usize).and_then(bytes_of);
+                    if record.owner == Owner::Meta {
+                        match content.and_then(TrimPage::decode) {
+                            Some(trim) => drop(self.trims.insert(ppa, (record.seq, trim.ranges))),
+                            None if page == 0 && found.start.is_none() => {
+                                let left_out: Vec<u32> = (0..column).collect();
+                                let start = content.and_then(LineStart::decode);
+                                found.start = start.filter(|start| start.left_out.starts_with(&left_out));
+                            }
+                            None => {}
+                        }
+                    }
+                    found.units.push((ppa, record.owner, record.seq));
+                }
+            }
+        }
+        found.written[column as usize] = page + 1;
+        if page + 1 < ftl.layout.flash.pages_per_block {
+            self.waiting.push_back(Ask::Page(line, column, page + 1));
+        }
+    }
+
+    /// Everything was read.
+    fn build(&mut self, ftl: &mut HostFtl) {
+        let mut resumed: BTreeMap<usize, LineId> = BTreeMap::new();
+        for id in ftl.lines.ids() {
+            let found = &self.lines[id.0 as usize];
+            if !found.written.is_empty() {
+                let number = found.start.as_ref().map_or(0, |start| start.line);
+                let left_out = found.start.as_ref().map_or(&[][..], |start| &start.left_out);
+                let columns = (0..ftl.layout.columns).filter(|column| !left_out.contains(column)).collect();
+                let is_empty = found.written.iter().all(|&pages| pages == 0);
+                if is_empty {
+                    // An erase of it may have been interrupted.
+                    ftl.lines.get_mut(id).is_clean = false;
+                    continue;
+                }
+                ftl.lines.found(id, number, columns);
+                let group = ftl.lines.group_of(id);
+                let is_newer = |other: &LineId| ftl.lines.get(*other).number < number;
+                if found.start.is_some() && resumed.get(&group).is_none_or(is_newer) {
+                    resumed.insert(group, id);
+                }
+            }
+        }
+        self.find_versions(ftl);
+        for &id in resumed.values() {
+            let found = &self.lines[id.0 as usize];
+            let columns = ftl.lines.get(id).columns.clone();
+            let next: Vec<u32> = columns.iter().map(|&column| found.written[column as usize]).collect();
+            let mut owners =
+                vec![(Owner::Pad, 0); columns.len() * ftl.layout.flash.units_per_block() as usize];
+            for &(ppa, owner, seq) in &found.units {
+                if let Some(number) = ftl.lines.unit_number(ppa) {
+                    owners[number] = (owner, seq);
+                }
+            }
+            ftl.lines.resume(id, next, owners);
+        }
+        ftl.lines.free_empty();
+    }
+
+    /// Finds the newest version of each unit.
+    fn find_versions(&self, ftl: &mut HostFtl) {
+        let mut best = vec![(0, 0, Word::Empty); ftl.layout.user_units as usize];
+        let mut offer = |lpn: u64, seq: u64, line: u64, word: Word| {
+            if let Some(best) = best.get_mut(lpn as usize)
+                && (seq, line) > (best.0, best.1)
+            {
+                *best = (seq, line, word);
+            }
+        };
+        for id in ftl.lines.ids() {
+            let number = ftl.lines.get(id).number;
+            for &(ppa, owner, seq) in &self.lines[id.0 as usize].units {
+                ftl.seq = ftl.seq.max(seq);
+                if let Owner::Lpn(lpn) = owner {
+                    offer(lpn.0, seq, number, Word::Place(ppa));
+                }
+            }
+        }
+        for (&ppa, (seq, ranges)) in &self.trims {
+            let number = ftl.lines.get(ftl.lines.line_of(ppa).0).number;
+            for lpn in ranges.iter().flat_map(|&(first, count)| first..first.saturating_add(count)) {
+                offer(lpn, *seq, number, Word::Trimmed(ppa));
+            }
+        }
+        for (lpn, (_, _, word)) in (0..).map(Lpn).zip(best) {
+            ftl.map.exchange(lpn, word);
+            match word {
+                Word::Place(ppa) => ftl.lines.set_valid(ppa),
+                Word::Trimmed(ppa) => {
+                    let (seq, ranges) = &self.trims[&ppa];
+                    let record = || TrimRecord { seq: *seq, live: 0, ranges: ranges.clone() };
+                    ftl.trims.entry(ppa).or_insert_with(record).live += 1;
+                }
+                Word::Empty | Word::Cached(_) => {}
+            }
+        }
+        let records: Vec<Ppa> = ftl.trims.keys().copied().collect();
+        records.into_iter().for_each(|ppa| ftl.lines.set_valid(ppa));
+    }
+}
+
+/// The bytes of a content that has some.
+fn bytes_of(payload: &Payload) -> Option<&[u8]> {
+    match payload {
+        Payload::Bytes(bytes) => Some(bytes),
+        Payload::Zero | Payload::Tag(_) => None,
+    }
+}

@@ -1,0 +1,1120 @@
+//! The host FTL as a layer: requests of the page namespace above, commands of the open channel below.
+//!
+//! ```text
+//!  write, TRIM ──► limiter ──► ring ──► program on the open line of a group ──► durable ──► published in the map
+//!  read        ──► map ──► copy out of a ring, or read of a unit
+//!  GC          ──► read of a victim's valid units ──► limiter ──► ring ──► …
+//! ```
+//!
+//! Invariants:
+//! 1. Each request is answered exactly once. A write or TRIM is answered when all of its units are in rings, with FUA when they are
+//!    on the medium; a FLUSH when everything that was answered before is on the medium, whatever ring it went through.
+//! 2. At any moment the medium holds, for each unit ever written, its newest durable version, or the record of the TRIM after it.
+//! 3. A program never waits for a read or another program; GC never waits for the user. So everything accepted becomes durable.
+//!
+//! Deliberately absent: streams and barriers, SHARE, requests of parts of a mapping unit, the cost of CPUs.
+
+use super::collect::Collecting;
+use super::config::{HostFtlConfig, Invalidation, Layout, Limits};
+use super::lines::{LineId, Lines, MetaPage};
+use super::map::{HostMap, Slot, Word};
+use super::metrics::HostFtlMetrics;
+use super::planted::PlantedHostBug;
+use super::recover::{Ask, Recovery};
+use super::ring::{Before, Change, Entry, Ring, State};
+use crate::layer::{Effect, Input, Layer, Offer};
+use crate::task::TaskAttribute;
+use flashweir_core::command::{OPEN_NAMESPACE, PLACES_MAX, PpaWrite, Tag, Units, check_range};
+use flashweir_core::oob::{OobRecord, Owner};
+use flashweir_core::{
+    Address, Command, Data, DeviceError, Done, Instant, Lba, Lpn, Op, Payload, Ppa,
+};
+use flashweir_ftl::BlockId;
+use flashweir_ftl::geometry::{FlashGeometry, PageAddr};
+use flashweir_ftl::limiter::{Scores, Windows};
+use flashweir_ftl::line_pages::{META_RECORD, PAD_RECORD, TrimPage};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Units of one record of a TRIM at most, which bounds the memory that it holds until it is durable.
+const TRIM_UNITS_MAX: u64 = 1 << 16;
+
+/// A write or TRIM that is not wholly in rings.
+#[derive(Clone, Debug)]
+struct Queued {
+    token: u64,
+    first: Lpn,
+    units: u64,
+    /// Units that are in rings.
+    done: u64,
+    /// Contents; none for a TRIM.
+    data: Option<Vec<Payload>>,
+    tags: [Tag; 2],
+    fua: bool,
+    /// Positions that have to be durable before an answer with FUA.
+    targets: Vec<(usize, u64)>,
+}
+
+/// A request that waits until each of these rings is durable up to its position.
+#[derive(Clone, Debug)]
+struct Waiter {
+    token: u64,
+    targets: Vec<(usize, u64)>,
+}
+
+#[derive(Clone, Debug)]
+struct Reading {
+    lba: Lba,
+    data: Vec<Payload>,
+    left: u32,
+    has_contents: bool,
+    error: Option<DeviceError>,
+}
+
+/// A command below, and what follows from its answer.
+#[derive(Clone, Debug)]
+pub(super) enum Task {
+    /// Units of a read: the position of each in the answer.
+    Read { token: u64, at: Vec<usize>, lines: Vec<LineId> },
+    /// Entries of a ring and their places.
+    Program { ring: usize, entries: Vec<(u64, Ppa)>, line: LineId, die: u32, blocks: Vec<BlockId> },
+    /// A page of a line's own metadata.
+    Meta { line: LineId, block: BlockId },
+    Erase { line: LineId, block: BlockId },
+    Collect { group: usize, units: Vec<Ppa> },
+    Recover(Ask),
+}
+
+/// Blocks of a line that is being erased.
+#[derive(Clone, Debug)]
+struct Erasing {
+    line: LineId,
+    /// Blocks whose erase has not begun.
+    waiting: VecDeque<BlockId>,
+    left: u32,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Limiter {
+    Windows(Windows),
+    Scores(Scores),
+}
+
+/// A record of deallocated units that still says something.
+#[derive(Clone, Debug)]
+pub(super) struct TrimRecord {
+    pub(super) seq: u64,
+    /// Units of which it is the newest durable version.
+    pub(super) live: u64,
+    pub(super) ranges: Vec<(u64, u64)>,
+}
+
+/// A host FTL.
+#[derive(Clone, Debug)]
+pub struct HostFtl {
+    pub(super) config: HostFtlConfig,
+    pub(super) layout: Layout,
+    pub(super) map: HostMap,
+    pub(super) rings: Vec<Ring>,
+    pub(super) lines: Lines,
+    pub(super) limiter: Limiter,
+    pub(super) trims: BTreeMap<Ppa, TrimRecord>,
+    pub(super) seq: u64,
+    queued: Vec<VecDeque<Queued>>,
+    /// Ring that is tried when a submitter's own is full.
+    other_ring: usize,
+    waiters: Vec<Waiter>,
+    reads: BTreeMap<u64, Reading>,
+    tasks: BTreeMap<u64, Task>,
+    next_id: u64,
+    /// Commands to be offered: reads go first.
+    out: [VecDeque<Command>; 2],
+    offered: Option<Command>,
+    is_stalled: bool,
+    /// Programs in flight on each die.
+    programs: Vec<u32>,
+    pub(super) collecting: Vec<Option<Collecting>>,
+    erasing: Vec<Erasing>,
+    /// Group that the next program tries first.
+    turn: usize,
+    /// Counts visits to groups that collect (open-channel §4.3).
+    wheel: u64,
+    now: Instant,
+    user_was_active: Option<Instant>,
+    /// Time at which the entries of each ring are padded.
+    pad_at: Vec<Option<Instant>>,
+    recovery: Option<Box<Recovery>>,
+    /// Requests that came before the end of the recovery.
+    early: VecDeque<(Command, u16)>,
+    metrics: HostFtlMetrics,
+}
+
+impl Layer for HostFtl {
+    fn handle(&mut self, now: Instant, input: Input, effects: &mut Vec<Effect>) {
+        Self::handle(self, now, input, effects);
+    }
+
+    fn boxed(&self) -> Box<dyn Layer> {
+        Box::new(self.clone())
+    }
+}
+
+impl HostFtl {
+    /// Returns a host FTL above a device whose blocks are all erased.
+    ///
+    /// # Errors
+    /// As [`Layout::new`].
+    pub fn new(config: HostFtlConfig, flash: FlashGeometry, unit_bytes: usize) -> Result<Self, String> {
+        let layout = Layout::new(&config, flash, unit_bytes)?;
+        let (groups, rings) = (layout.groups as usize, usize::from(config.rings));
+        let lines = Lines::new(&layout);
+        let free = layout.lines * layout.blocks_per_line();
+        let limiter = match config.limits {
+            Limits::Windows => Limiter::Windows(Windows::new(layout.marks, free)),
+            Limits::Scores => Limiter::Scores(Scores::new(layout.marks, &vec![free; groups])),
+        };
+        Ok(Self {
+            map: HostMap::new(layout.user_units),
+            rings: (0..config.rings).map(|number| Ring::new(number, layout.ring_entries)).collect(),
+            lines,
+            limiter,
+            trims: BTreeMap::new(),
+            seq: 0,
+            queued: vec![VecDeque::new(); rings],
+            other_ring: 0,
+            waiters: Vec::new(),
+            reads: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            next_id: 1,
+            out: Default::default(),
+            offered: None,
+            is_stalled: false,
+            programs: vec![0; layout.flash.dies() as usize],
+            collecting: vec![None; groups],
+            erasing: Vec::new(),
+            turn: 0,
+            wheel: 0,
+            now: Instant::ZERO,
+            user_was_active: None,
+            pad_at: vec![None; rings],
+            recovery: None,
+            early: VecDeque::new(),
+            metrics: HostFtlMetrics::default(),
+            layout,
+            config,
+        })
+    }
+
+    /// Returns a host FTL above a device that was in use: it reads what is there before it answers anything. It begins with the first
+    /// input of any kind.
+    ///
+    /// # Errors
+    /// As [`Layout::new`].
+    pub fn recover(config: HostFtlConfig, flash: FlashGeometry, unit_bytes: usize) -> Result<Self, String> {
+        let mut ftl = Self::new(config, flash, unit_bytes)?;
+        let mut recovery = Box::new(Recovery::default());
+        recovery.begin(&mut ftl);
+        ftl.recovery = Some(recovery);
+        Ok(ftl)
+    }
+
+    /// Numbers that follow from configuration and flash.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Counters.
+    pub fn metrics(&self) -> &HostFtlMetrics {
+        &self.metrics
+    }
+
+    pub(super) fn metrics_mut(&mut self) -> &mut HostFtlMetrics {
+        &mut self.metrics
+    }
+
+    /// Whether the recovery has ended.
+    pub fn is_ready(&self) -> bool {
+        self.recovery.is_none()
+    }
+
+    /// Where a unit is: its content in a ring, or its place on the medium; `None` if it reads as zeros.
+    pub fn find(&self, lpn: Lpn) -> Option<Result<Payload, Ppa>> {
+        match self.map.get(lpn) {
+            Word::Empty | Word::Trimmed(_) => None,
+            Word::Place(ppa) => Some(Err(ppa)),
+            Word::Cached(slot) => match &self.rings[usize::from(slot.ring)].look(slot)?.change {
+                Change::Write(payload) => Some(Ok(payload.clone())),
+                Change::Trim(_) => None,
+            },
+        }
+    }
+
+    /// Bytes of memory of map and rings.
+    pub fn memory_bytes(&self) -> u64 {
+        let entries = u64::from(self.layout.ring_entries) * self.rings.len() as u64;
+        self.map.memory_bytes() + entries * size_of::<Entry>() as u64
+    }
+
+    /// Describes in words what it waits for.
+    pub fn describe(&self) -> String {
+        let rings = self.rings.iter().map(|ring| {
+            let [published, sync, subm, mem] = [ring.published, ring.sync, ring.subm, ring.mem];
+            format!("{published}/{sync}/{subm}/{mem}+{}", ring.again.len())
+        });
+        format!(
+            "host FTL: rings {}; {} requests queued, {} waiting, {} reads; {} commands below, {} to be offered; {} units free; collecting {:?}",
+            rings.collect::<Vec<_>>().join(" "),
+            self.queued.iter().map(VecDeque::len).sum::<usize>(),
+            self.waiters.len(),
+            self.reads.len(),
+            self.tasks.len(),
+            self.out.iter().map(VecDeque::len).sum::<usize>(),
+            self.lines.free_units(),
+            self.collecting.iter().flatten().collect::<Vec<_>>(),
+        )
+    }
+
+    pub(super) fn has_planted(&self, bug: PlantedHostBug) -> bool {
+        self.config.planted == Some(bug)
+    }
+
+    /// Handles an input; see [`Layer::handle`].
+    pub fn handle(&mut self, now: Instant, input: Input, effects: &mut Vec<Effect>) {
+        self.now = now;
+        match input {
+            Input::Submit { command, submitter } if self.recovery.is_some() => {
+                self.early.push_back((command, submitter));
+            }
+            Input::Submit { command, submitter } => self.submit(command, submitter, effects),
+            Input::Unplug | Input::Transferred(_) => {}
+            Input::Accepted => {
+                self.offered.take().expect("an offer was answered");
+            }
+            Input::Busy => {
+                let command = self.offered.take().expect("an offer was answered");
+                self.out[usize::from(!matches!(command.op, Op::PpaRead { .. }))].push_front(command);
+                self.is_stalled = true;
+                effects.push(Effect::At(now + self.config.retry_after));
+            }
+            Input::Completed { id, result } => {
+                self.is_stalled = false;
+                let task = self.tasks.remove(&id.0).expect("a command is answered once");
+                self.answered(task, result, effects);
+            }
+            Input::Wake => {
+                self.is_stalled = false;
+                for ring in 0..self.rings.len() {
+                    if self.pad_at[ring].is_some_and(|at| at <= now) {
+                        self.pad_at[ring] = None;
+                        self.kick(ring);
+                    }
+                }
+            }
+        }
+        self.go_on(effects);
+        self.offer(effects);
+    }
+
+    fn go_on(&mut self, effects: &mut Vec<Effect>) {
+        if self.recovery.is_some() {
+            return;
+        }
+        loop {
+            let mut has_moved = self.admit_all(effects);
+            has_moved |= self.collect_all();
+            has_moved |= self.drain();
+            has_moved |= self.erase();
+            if has_moved {
+                continue;
+            }
+            if !self.refuse_if_full(effects) {
+                break;
+            }
+        }
+        self.arm_pads(effects);
+    }
+
+    /// Offers the next command, reads first.
+    fn offer(&mut self, effects: &mut Vec<Effect>) {
+        if self.offered.is_some() || self.is_stalled {
+            return;
+        }
+        let [reads, others] = &mut self.out;
+        if let Some(command) = reads.pop_front().or_else(|| others.pop_front()) {
+            self.offered = Some(command.clone());
+            effects.push(Effect::Offer(Offer { command, attribute: TaskAttribute::Simple, submitter: 0 }));
+        }
+    }
+
+    /// Puts a command of the open channel into the queue for offers.
+    pub(super) fn send(&mut self, op: Op, queue: u32, task: Task) {
+        let is_read = matches!(op, Op::PpaRead { .. });
+        let id = self.next_id;
+        self.next_id += 1;
+        self.tasks.insert(id, task);
+        let queue = (queue % u32::from(self.config.queues)) as u16;
+        self.out[usize::from(!is_read)].push_back(Command { queue, ns: OPEN_NAMESPACE, ..Command::new(id, op) });
+    }
+
+    pub(super) fn read(&mut self, ppas: &[Ppa], task: Task) {
+        let blocks = ppas.len() as u32 * self.layout.unit_sectors as u32;
+        self.send(Op::PpaRead { ppas: ppas.into(), blocks }, 0, task);
+    }
+
+    // ---- requests ----
+
+    fn submit(&mut self, command: Command, submitter: u16, effects: &mut Vec<Effect>) {
+        let token = command.id.0;
+        effects.extend([Effect::Dispatched(token), Effect::Transferred(token)]);
+        if let Err(error) = self.check(&command) {
+            return effects.push(Effect::Completed { token, result: Err(error) });
+        }
+        let ring = usize::from(submitter) % self.rings.len();
+        let (per_unit, tags, fua) = (self.layout.unit_sectors, command.tags, command.fua);
+        let whole = |lba: Lba, blocks: u32| (Lpn(lba.0 / per_unit), u64::from(blocks) / per_unit);
+        match command.op {
+            Op::Read { lba, blocks } => self.submit_read(token, lba, blocks, effects),
+            Op::Write { lba, blocks, data } => {
+                let (first, units) = whole(lba, blocks);
+                let bytes = self.layout.unit_bytes;
+                let content = |nth: usize| data.unit(Lpn(first.0 + nth as u64), nth, nth * bytes..(nth + 1) * bytes);
+                let data = Some((0..units as usize).map(content).collect());
+                self.metrics.writes += 1;
+                self.queue(ring, Queued { token, first, units, done: 0, data, tags, fua, targets: Vec::new() });
+            }
+            Op::WriteZeroes { lba, blocks } => {
+                let (first, units) = whole(lba, blocks);
+                let data = Some(vec![Payload::Zero; units as usize]);
+                self.metrics.writes += 1;
+                self.queue(ring, Queued { token, first, units, done: 0, data, tags, fua, targets: Vec::new() });
+            }
+            Op::Trim { lba, blocks } => {
+                // Only whole units are deallocated.
+                let first = lba.0.div_ceil(per_unit);
+                let end = ((lba.0 + u64::from(blocks)) / per_unit).max(first);
+                let (first, units) = (Lpn(first), end - first);
+                self.metrics.trims += 1;
+                self.queue(ring, Queued { token, first, units, done: 0, data: None, tags, fua, targets: Vec::new() });
+            }
+            Op::Flush => {
+                self.metrics.flushes += 1;
+                let mut targets: Vec<(usize, u64)> =
+                    self.rings.iter().map(|ring| ring.mem).enumerate().collect();
+                if self.has_planted(PlantedHostBug::FlushMissesRing) {
+                    targets.pop();
+                }
+                self.wait(token, targets, effects);
+            }
+            Op::RFlush(flush) => {
+                self.metrics.range_flushes += 1;
+                let is_selected = |entry: &Entry| {
+                    let is_in = |lpn: Lpn| {
+                        let from = lpn.0 * per_unit;
+                        let overlaps = |&(lba, blocks): &(Lba, u32)| lba.0 < from + per_unit && from < lba.0 + u64::from(blocks);
+                        flush.ranges.iter().any(overlaps)
+                    };
+                    entry.tags.iter().any(|tag| flush.tags.contains(tag))
+                        || entry.before.iter().any(|before| is_in(before.lpn))
+                };
+                let last = |ring: &Ring| {
+                    let selected = ring.entries().filter(|(at, entry)| *at >= ring.sync && is_selected(entry));
+                    selected.map(|(at, _)| at + 1).last().unwrap_or(0)
+                };
+                let targets = self.rings.iter().map(last).enumerate().collect();
+                self.wait(token, targets, effects);
+            }
+            _ => unreachable!("checked"),
+        }
+    }
+
+    fn check(&self, command: &Command) -> Result<(), DeviceError> {
+        if command.order.is_some() || matches!(command.op, Op::Barrier) {
+            return Err(DeviceError::NotSupported("streams and barriers: a host FTL orders nothing between flushes"));
+        }
+        let capacity = self.layout.user_units * self.layout.unit_sectors;
+        match &command.op {
+            Op::Read { lba, blocks } | Op::Trim { lba, blocks } => check_range(*lba, *blocks, capacity),
+            Op::Write { lba, blocks, .. } | Op::WriteZeroes { lba, blocks } => {
+                check_range(*lba, *blocks, capacity)?;
+                let per_unit = self.layout.unit_sectors;
+                match lba.0.is_multiple_of(per_unit) && u64::from(*blocks).is_multiple_of(per_unit) {
+                    true => Ok(()),
+                    false => Err(DeviceError::Misaligned { at: Address::Lba(*lba) }),
+                }
+            }
+            Op::Flush => Ok(()),
+            Op::RFlush(flush) => flush.check(capacity),
+            Op::Share(_) => Err(DeviceError::NotSupported("SHARE")),
+            _ => Err(DeviceError::NotSupported("physical addresses and segments above a host FTL")),
+        }
+    }
+
+    fn queue(&mut self, ring: usize, queued: Queued) {
+        self.user_was_active = Some(self.now);
+        self.queued[ring].push_back(queued);
+    }
+
+    /// Answers when each ring is durable up to its position.
+    fn wait(&mut self, token: u64, mut targets: Vec<(usize, u64)>, effects: &mut Vec<Effect>) {
+        targets.retain(|&(ring, position)| self.rings[ring].sync < position);
+        for &(ring, position) in &targets {
+            let ring = &mut self.rings[ring];
+            ring.flush_point = ring.flush_point.max(position);
+        }
+        match targets.is_empty() {
+            true => effects.push(Effect::Completed { token, result: Ok(Done::Ok) }),
+            false => self.waiters.push(Waiter { token, targets }),
+        }
+    }
+
+    fn answer_waiters(&mut self, effects: &mut Vec<Effect>) {
+        let rings = &self.rings;
+        self.waiters.retain_mut(|waiter| {
+            waiter.targets.retain(|&(ring, position)| rings[ring].sync < position);
+            if waiter.targets.is_empty() {
+                effects.push(Effect::Completed { token: waiter.token, result: Ok(Done::Ok) });
+            }
+            !waiter.targets.is_empty()
+        });
+    }
+
+    fn submit_read(&mut self, token: u64, lba: Lba, blocks: u32, effects: &mut Vec<Effect>) {
+        self.metrics.reads += 1;
+        let per_unit = self.layout.unit_sectors;
+        let units = lba.0 / per_unit..(lba.0 + u64::from(blocks)).div_ceil(per_unit);
+        let mut reading = Reading { lba, data: Vec::new(), left: 0, has_contents: true, error: None };
+        let mut places: Vec<(usize, Ppa)> = Vec::new();
+        for (at, unit) in units.map(Lpn).enumerate() {
+            let payload = match self.find(unit) {
+                None => Payload::Zero,
+                Some(Ok(payload)) => {
+                    self.metrics.ring_hits += 1;
+                    payload
+                }
+                Some(Err(ppa)) => {
+                    places.push((at, ppa));
+                    Payload::Zero
+                }
+            };
+            reading.data.push(payload);
+        }
+        if places.is_empty() {
+            let data = reading.data.into_boxed_slice();
+            return effects.push(Effect::Completed { token, result: Ok(Done::Data(data)) });
+        }
+        for part in places.chunks(PLACES_MAX) {
+            reading.left += 1;
+            let (at, ppas): (Vec<usize>, Vec<Ppa>) = part.iter().copied().unzip();
+            let mut lines: Vec<LineId> = ppas.iter().map(|&ppa| self.lines.line_of(ppa).0).collect();
+            lines.dedup();
+            for &line in &lines {
+                self.lines.get_mut(line).readers += 1;
+            }
+            self.read(&ppas, Task::Read { token, at, lines });
+        }
+        self.reads.insert(token, reading);
+    }
+
+    fn read_answered(
+        &mut self,
+        (token, at, lines): (u64, Vec<usize>, Vec<LineId>),
+        result: Result<Done, DeviceError>,
+        effects: &mut Vec<Effect>,
+    ) {
+        for line in lines {
+            self.lines.get_mut(line).readers -= 1;
+        }
+        let reading = self.reads.get_mut(&token).expect("a read with parts under way");
+        reading.left -= 1;
+        match units_of(result) {
+            Ok(Units { data, .. }) if data.is_empty() => reading.has_contents = false,
+            Ok(Units { data, .. }) => {
+                for (at, payload) in at.into_iter().zip(data) {
+                    reading.data[at] = payload;
+                }
+            }
+            Err(_) => {
+                reading.error.get_or_insert(DeviceError::Uncorrectable { at: Address::Lba(reading.lba) });
+            }
+        }
+        if reading.left == 0 {
+            let reading = self.reads.remove(&token).expect("it was there");
+            let data = if reading.has_contents { reading.data } else { Vec::new() };
+            let result = reading.error.map_or(Ok(Done::Data(data.into_boxed_slice())), Err);
+            effects.push(Effect::Completed { token, result });
+        }
+    }
+
+    // ---- admission ----
+
+    fn admit_all(&mut self, effects: &mut Vec<Effect>) -> bool {
+        let mut has_moved = false;
+        for ring in 0..self.queued.len() {
+            while self.admit_head(ring, effects) {
+                has_moved = true;
+            }
+        }
+        has_moved
+    }
+
+    /// Brings some units of a ring's first queued request into a ring; returns whether anything changed.
+    fn admit_head(&mut self, own: usize, effects: &mut Vec<Effect>) -> bool {
+        let Some(head) = self.queued[own].front() else { return false };
+        let left = head.units - head.done;
+        if left == 0 {
+            let Queued { token, fua, targets, .. } = self.queued[own].pop_front().expect("there is a head");
+            match fua && !self.has_planted(PlantedHostBug::FuaAtAcceptance) {
+                true => self.wait(token, targets, effects),
+                false => effects.push(Effect::Completed { token, result: Ok(Done::Ok) }),
+            }
+            return true;
+        }
+        let is_trim = head.data.is_none();
+        let Some(ring) = self.ring_with_room(own) else { return false };
+        let room = self.rings[ring].room() + self.rings[ring].sync - self.rings[ring].published;
+        let units = if is_trim { left.min(TRIM_UNITS_MAX) } else { left.min(room) };
+        let entries = if is_trim { 1 } else { units as u32 };
+        if !self.has_space_for(entries) || !self.admit_user(entries) {
+            // What is refused may wait for entries that do not fill a page.
+            (0..self.rings.len()).for_each(|ring| self.kick(ring));
+            return false;
+        }
+        self.make_room(ring, u64::from(entries));
+        let mut queued = self.queued[own].pop_front().expect("there is a head");
+        let first = queued.first.0 + queued.done;
+        match &mut queued.data {
+            Some(data) => {
+                for unit in first..first + units {
+                    let payload = std::mem::take(&mut data[(unit - queued.first.0) as usize]);
+                    self.accept_write(ring, Lpn(unit), payload, queued.tags);
+                }
+            }
+            None => self.accept_trim(ring, first, units),
+        }
+        queued.done += units;
+        let position = self.rings[ring].mem;
+        match queued.targets.iter_mut().find(|(other, _)| *other == ring) {
+            Some((_, last)) => *last = position,
+            None => queued.targets.push((ring, position)),
+        }
+        self.queued[own].push_front(queued);
+        true
+    }
+
+    /// The submitter's ring, or one other that is tried if that is full (open-channel §2.4).
+    fn ring_with_room(&mut self, own: usize) -> Option<usize> {
+        let has_room = |ring: &Ring| ring.room() > 0 || ring.published < ring.sync;
+        if has_room(&self.rings[own]) {
+            return Some(own);
+        }
+        self.other_ring = (self.other_ring + 1) % self.rings.len();
+        has_room(&self.rings[self.other_ring]).then_some(self.other_ring)
+    }
+
+    /// Whether so many units more leave GC what it needs: a line in each group to copy to, and padding.
+    fn has_space_for(&self, units: u32) -> bool {
+        let pending: u64 = self.rings.iter().map(Ring::pending).sum();
+        let padding = (self.rings.len() * 2) as u64 * u64::from(self.layout.program_units());
+        let reserve = u64::from(self.layout.groups) * u64::from(self.layout.data_units());
+        self.lines.free_units() >= pending + padding + reserve + u64::from(units)
+    }
+
+    fn admit_user(&mut self, entries: u32) -> bool {
+        let gc_runs = self.collecting.iter().any(Option::is_some);
+        let gc_waits = self.collecting.iter().flatten().any(Collecting::has_copies);
+        match &mut self.limiter {
+            Limiter::Windows(windows) => windows.admit_user(entries),
+            Limiter::Scores(scores) => scores.admit_user(entries, gc_runs, gc_waits),
+        }
+    }
+
+    /// Whether the user wrote in the last seconds.
+    pub(super) fn user_is_active(&self) -> bool {
+        self.user_was_active.is_some_and(|at| self.now.since(at) < self.config.user_active_for)
+    }
+
+    fn accept_write(&mut self, ring: usize, lpn: Lpn, payload: Payload, tags: [Tag; 2]) {
+        let seq = self.next_seq(ring);
+        let slot = self.rings[ring].slot(self.rings[ring].mem);
+        let before = self.install(lpn, slot, seq);
+        let (change, is_gc, state) = (Change::Write(payload), false, State::Filled);
+        self.rings[ring].push(Entry { change, seq, tags, is_gc, state, before: vec![before] });
+        self.metrics.user_units += 1;
+    }
+
+    fn accept_trim(&mut self, ring: usize, first: u64, units: u64) {
+        let seq = self.next_seq(ring);
+        let slot = self.rings[ring].slot(self.rings[ring].mem);
+        let mut before = Vec::new();
+        for lpn in (first..first + units).map(Lpn) {
+            let has_content = match self.map.get(lpn) {
+                Word::Empty | Word::Trimmed(_) => false,
+                Word::Place(_) => true,
+                Word::Cached(slot) => {
+                    let entry = self.rings[usize::from(slot.ring)].look(slot);
+                    entry.is_some_and(|entry| matches!(entry.change, Change::Write(_)))
+                }
+            };
+            if has_content {
+                before.push(self.install(lpn, slot, seq));
+            }
+        }
+        if before.is_empty() {
+            return self.forget_admission();
+        }
+        if self.has_planted(PlantedHostBug::TrimLost) {
+            for Before { lpn, place, .. } in before {
+                self.map.exchange(lpn, Word::Empty);
+                self.release(place);
+            }
+            return self.forget_admission();
+        }
+        let (change, is_gc, state) = (Change::Trim(vec![(first, units)]), false, State::Filled);
+        self.rings[ring].push(Entry { change, seq, tags: [Tag(0); 2], is_gc, state, before });
+    }
+
+    /// An admitted entry did not enter its ring.
+    fn forget_admission(&mut self) {
+        if let Limiter::Windows(windows) = &mut self.limiter {
+            windows.left(false);
+        }
+    }
+
+    fn next_seq(&mut self, ring: usize) -> u64 {
+        self.seq += 1;
+        match self.has_planted(PlantedHostBug::SequencePerGroup) {
+            true => self.rings[ring].mem + 1,
+            false => self.seq,
+        }
+    }
+
+    /// Makes the map name a slot that is about to be filled; returns the durable version, which stays valid until the slot's own is durable.
+    pub(super) fn install(&mut self, lpn: Lpn, slot: Slot, seq: u64) -> Before {
+        let mut before = match self.map.exchange(lpn, Word::Cached(slot)) {
+            Word::Cached(old) => {
+                let entry = self.rings[usize::from(old.ring)].find(old).expect("the map names living entries");
+                let old = entry.before(lpn);
+                Before { place: std::mem::replace(&mut old.place, Word::Empty), ..*old }
+            }
+            // Of all entries under way for this unit none is newer than what the map named.
+            place => Before { lpn, place, seq: seq.saturating_sub(1) },
+        };
+        let is_early = self.config.invalidation == Invalidation::AtAcceptance
+            || self.has_planted(PlantedHostBug::EarlyInvalidation);
+        if is_early {
+            self.release(std::mem::replace(&mut before.place, Word::Empty));
+        }
+        before
+    }
+
+    /// A durable version is superseded.
+    pub(super) fn release(&mut self, place: Word) {
+        match place {
+            Word::Place(ppa) => self.lines.set_invalid(ppa),
+            Word::Trimmed(ppa) => {
+                let record = self.trims.get_mut(&ppa).expect("a record of a deallocation");
+                record.live -= 1;
+                if record.live == 0 {
+                    self.trims.remove(&ppa);
+                    self.lines.set_invalid(ppa);
+                }
+            }
+            Word::Empty => {}
+            Word::Cached(_) => unreachable!("a durable version is not in a ring"),
+        }
+    }
+
+    /// Publishes the oldest durable entries of a ring until so many slots are free.
+    pub(super) fn make_room(&mut self, ring: usize, slots: u64) {
+        while self.rings[ring].room() < slots && self.rings[ring].published < self.rings[ring].sync {
+            let (slot, entry) = self.rings[ring].take_published();
+            for Before { lpn, place, .. } in entry.before {
+                if self.has_planted(PlantedHostBug::PublishUnconditionally) {
+                    self.map.exchange(lpn, place);
+                } else {
+                    self.map.replace(lpn, Word::Cached(slot), place);
+                }
+            }
+        }
+    }
+
+    /// Lets the writer take everything in a ring, padded if need be.
+    pub(super) fn kick(&mut self, ring: usize) {
+        let ring = &mut self.rings[ring];
+        ring.flush_point = ring.mem;
+    }
+
+    /// Refuses the first queued request if there will never be room for it; returns whether it did.
+    fn refuse_if_full(&mut self, effects: &mut Vec<Effect>) -> bool {
+        let is_busy = !self.tasks.is_empty() || self.rings.iter().any(|ring| ring.pending() > 0);
+        if is_busy {
+            return false;
+        }
+        let Some(own) = self.queued.iter().position(|queue| !queue.is_empty()) else { return false };
+        let Queued { token, .. } = self.queued[own].pop_front().expect("the queue is not empty");
+        effects.push(Effect::Completed { token, result: Err(DeviceError::ReadOnly) });
+        true
+    }
+
+    // ---- writing ----
+
+    fn drain(&mut self) -> bool {
+        let mut has_moved = false;
+        for ring in 0..self.rings.len() {
+            let least = u64::from(self.layout.program_units());
+            while self.rings[ring].pending() >= least || self.rings[ring].pending() > 0 && self.rings[ring].is_forced() {
+                if !self.program(ring) {
+                    break;
+                }
+                has_moved = true;
+            }
+        }
+        has_moved
+    }
+
+    /// Programs the next entries of a ring; returns false if no group has a page for them now.
+    fn program(&mut self, ring: usize) -> bool {
+        let Some((line, die, ppas)) = self.next_pages() else { return false };
+        let mut entries = Vec::new();
+        let (mut records, mut data) = (Vec::new(), Vec::new());
+        for &ppa in &ppas {
+            let Some(position) = self.rings[ring].take_pending() else { break };
+            let entry = self.rings[ring].at(position);
+            entry.state = State::Submitted;
+            let (record, payload) = entry.image(self.layout.unit_bytes);
+            entries.push((position, ppa));
+            records.push(record);
+            data.push(payload);
+        }
+        self.metrics.padded_units += (ppas.len() - entries.len()) as u64;
+        self.metrics.programmed_units += ppas.len() as u64;
+        self.note_owners(line, &ppas, &records);
+        let blocks = self.blocks_of(&ppas);
+        self.programs[die as usize] += 1;
+        let op = self.write(ppas, records, data);
+        self.send(op, die, Task::Program { ring, entries, line, die, blocks });
+        true
+    }
+
+    /// A write of whole pages; what is missing at the end is padding.
+    fn write(
+        &self,
+        ppas: Vec<Ppa>,
+        mut records: Vec<OobRecord>,
+        mut data: Vec<Payload>,
+    ) -> Op {
+        records.resize(ppas.len(), PAD_RECORD);
+        data.resize(ppas.len(), Payload::Zero);
+        let blocks = ppas.len() as u32 * self.layout.unit_sectors as u32;
+        let data = Data::Units(data.into_iter().collect());
+        PpaWrite { ppas: ppas.into(), blocks, records: records.into(), data }.into()
+    }
+
+    fn note_owners(&mut self, line: LineId, ppas: &[Ppa], records: &[OobRecord]) {
+        for (&ppa, record) in ppas.iter().zip(records) {
+            let number = self.lines.unit_number(ppa).expect("a unit of the line");
+            if let Some(owner) = self.lines.get_mut(line).owners.get_mut(number) {
+                *owner = (record.owner, record.seq);
+            }
+        }
+    }
+
+    fn blocks_of(&self, ppas: &[Ppa]) -> Vec<BlockId> {
+        let mut blocks: Vec<BlockId> = ppas.iter().map(|&ppa| self.layout.flash.page_of(ppa).0.block).collect();
+        blocks.dedup();
+        blocks
+    }
+
+    /// Units of the next pages to be programmed, of one die: groups take turns, and those that collect are passed over in proportion.
+    fn next_pages(&mut self) -> Option<(LineId, u32, Vec<Ppa>)> {
+        let groups = self.collecting.len();
+        let active = self.collecting.iter().flatten().count();
+        for tries in 0..2 * groups {
+            let group = (self.turn + tries) % groups;
+            if tries < groups && active < groups && self.collecting[group].is_some() {
+                self.wheel += 1;
+                if self.wheel % groups as u64 >= active as u64 {
+                    continue;
+                }
+            }
+            self.prepare(group);
+            let program = self.lines.take_pages(group, &self.programs, self.config.programs_per_die);
+            if let Some(program) = program {
+                self.turn = (group + 1) % groups;
+                let units = |at| (0..self.layout.flash.units_per_page).map(move |unit| (at, unit));
+                let ppas = program.pages.into_iter().flat_map(units);
+                let ppas = ppas.map(|(at, unit)| self.layout.flash.ppa(at, unit)).collect();
+                return Some((program.line, program.die, ppas));
+            }
+        }
+        None
+    }
+
+    /// Sees to an open line of the group with room, as far as there is one.
+    fn prepare(&mut self, group: usize) {
+        if self.lines.is_full(group) {
+            let line = self.lines.open[group].expect("a full line is open");
+            for page in self.lines.end(group) {
+                self.program_meta(line, page);
+            }
+            self.lines.close_if_done(line);
+        }
+        if self.lines.open[group].is_none()
+            && let Some(page) = self.lines.open_next(group)
+        {
+            let line = self.lines.open[group].expect("it was opened");
+            self.program_meta(line, page);
+            self.free_changed(group);
+        }
+    }
+
+    fn program_meta(&mut self, line: LineId, (at, contents): MetaPage) {
+        let flash = &self.layout.flash;
+        let ppas: Vec<Ppa> = (0..flash.units_per_page).map(|unit| flash.ppa(at, unit)).collect();
+        let die = flash.die(self.lines.plane(at.block)).0;
+        let data: Vec<Payload> = contents.into_iter().map(|page| bytes(page, self.layout.unit_bytes)).collect();
+        self.metrics.meta_units += ppas.len() as u64;
+        self.metrics.programmed_units += ppas.len() as u64;
+        self.lines.get_mut(line).programs += 1;
+        let op = self.write(ppas, vec![META_RECORD; data.len()], data);
+        self.send(op, die, Task::Meta { line, block: at.block });
+    }
+
+    fn free_changed(&mut self, group: usize) {
+        let free = self.lines.free_count(group) * self.layout.blocks_per_line();
+        match &mut self.limiter {
+            Limiter::Windows(windows) => windows.set_free(free),
+            Limiter::Scores(scores) => scores.set_free(group, free),
+        }
+    }
+
+    fn arm_pads(&mut self, effects: &mut Vec<Effect>) {
+        for (ring, pad_at) in self.rings.iter().zip(&mut self.pad_at) {
+            match ring.pending() {
+                0 => *pad_at = None,
+                _ if pad_at.is_none() => {
+                    let at = self.now + self.config.pad_after;
+                    *pad_at = Some(at);
+                    effects.push(Effect::At(at));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    // ---- answers from below ----
+
+    fn answered(&mut self, task: Task, result: Result<Done, DeviceError>, effects: &mut Vec<Effect>) {
+        match task {
+            Task::Read { token, at, lines } => self.read_answered((token, at, lines), result, effects),
+            Task::Program { ring, entries, line, die, blocks } => {
+                self.programs[die as usize] -= 1;
+                let is_done = result.is_ok();
+                if !is_done {
+                    self.metrics.program_failures += 1;
+                    blocks.iter().for_each(|&block| self.lines.failed(line, block));
+                }
+                for (position, ppa) in entries {
+                    if is_done || self.has_planted(PlantedHostBug::FailedProgramForgotten) {
+                        self.persisted(ring, position, ppa);
+                    } else {
+                        self.rings[ring].at(position).state = State::Filled;
+                        self.rings[ring].again.push_back(position);
+                    }
+                }
+                self.lines.program_ended(line);
+                if self.rings[ring].advance() {
+                    self.answer_waiters(effects);
+                }
+            }
+            Task::Meta { line, block } => {
+                if result.is_err() {
+                    self.metrics.program_failures += 1;
+                    self.lines.failed(line, block);
+                }
+                self.lines.program_ended(line);
+            }
+            Task::Erase { line, block } => self.erase_answered(line, block, result.is_ok()),
+            Task::Collect { group, units } => self.collected(group, units, units_of(result)),
+            Task::Recover(ask) => {
+                let mut recovery = self.recovery.take().expect("it asked");
+                if recovery.answered(self, ask, units_of(result)) {
+                    for group in 0..self.collecting.len() {
+                        self.free_changed(group);
+                    }
+                    for (command, submitter) in std::mem::take(&mut self.early) {
+                        self.submit(command, submitter, effects);
+                    }
+                } else {
+                    self.recovery = Some(recovery);
+                }
+            }
+        }
+    }
+
+    /// An entry is on the medium.
+    fn persisted(&mut self, ring: usize, position: u64, ppa: Ppa) {
+        let entry = self.rings[ring].at(position);
+        entry.state = State::Persistent;
+        let (seq, is_gc) = (entry.seq, entry.is_gc);
+        let lpns: Vec<Lpn> = entry.before.iter().map(|before| before.lpn).collect();
+        let ranges = match &entry.change {
+            Change::Write(_) => None,
+            Change::Trim(ranges) => Some(ranges.clone()),
+        };
+        if let Limiter::Windows(windows) = &mut self.limiter {
+            windows.left(is_gc);
+        }
+        self.lines.set_valid(ppa);
+        match ranges {
+            None => {
+                if !self.settle(lpns[0], Word::Place(ppa), seq) {
+                    self.lines.set_invalid(ppa);
+                }
+            }
+            Some(ranges) => {
+                // The record counts for itself while its units are looked at.
+                self.trims.insert(ppa, TrimRecord { seq, live: 1, ranges });
+                for lpn in lpns {
+                    if self.settle(lpn, Word::Trimmed(ppa), seq) {
+                        self.trims.get_mut(&ppa).expect("it counts for itself").live += 1;
+                    }
+                }
+                self.release(Word::Trimmed(ppa));
+            }
+        }
+    }
+
+    /// A version of a unit is durable; returns whether it is the newest such version.
+    fn settle(&mut self, lpn: Lpn, place: Word, seq: u64) -> bool {
+        let Word::Cached(slot) = self.map.get(lpn) else { return false };
+        let entry = self.rings[usize::from(slot.ring)].find(slot).expect("the map names living entries");
+        let before = entry.before(lpn);
+        if seq <= before.seq {
+            return false;
+        }
+        before.seq = seq;
+        let old = std::mem::replace(&mut before.place, place);
+        self.release(old);
+        true
+    }
+
+    // ---- erasing ----
+
+    /// Begins to erase a line without valid units.
+    pub(super) fn begin_erase(&mut self, line: LineId) {
+        let mut waiting: VecDeque<BlockId> = self.lines.begin_erase(line).into();
+        if self.has_planted(PlantedHostBug::StartErasedLast) {
+            waiting.rotate_left(1);
+        }
+        let left = waiting.len() as u32;
+        self.metrics.lines_erased += 1;
+        self.erasing.push(Erasing { line, waiting, left });
+        let first = self.erasing.len() - 1;
+        // The block with the start metadata is erased alone and first.
+        if left == 0 {
+            self.erasing.pop();
+            self.lines.erased(line);
+        } else {
+            self.erase_next(first);
+        }
+    }
+
+    fn erase_next(&mut self, at: usize) {
+        let Erasing { line, ref mut waiting, .. } = self.erasing[at];
+        let Some(block) = waiting.pop_front() else { return };
+        let die = self.layout.flash.die(self.lines.plane(block)).0;
+        let first = self.layout.flash.ppa(PageAddr { block, page: 0 }, 0);
+        self.send(Op::PpaErase([first].into()), die, Task::Erase { line, block });
+    }
+
+    fn erase_answered(&mut self, line: LineId, block: BlockId, is_done: bool) {
+        if !is_done {
+            self.metrics.erase_failures += 1;
+            self.lines.erase_failed(block);
+        }
+        let at = self.erasing.iter().position(|erasing| erasing.line == line).expect("the line is being erased");
+        self.erasing[at].left -= 1;
+        while !self.erasing[at].waiting.is_empty() {
+            self.erase_next(at);
+        }
+        if self.erasing[at].left == 0 {
+            self.erasing.remove(at);
+            self.lines.erased(line);
+            self.free_changed(self.lines.group_of(line));
+        }
+    }
+
+    /// Erases a free line of each group that has no erased one.
+    fn erase(&mut self) -> bool {
+        let mut has_moved = false;
+        for group in 0..self.collecting.len() {
+            if let Some(line) = self.lines.to_erase(group) {
+                self.begin_erase(line);
+                has_moved = true;
+            }
+        }
+        has_moved
+    }
+
+    /// Whether a command below is under way or to be offered.
+    pub fn is_idle(&self) -> bool {
+        self.tasks.is_empty() && self.queued.iter().all(VecDeque::is_empty) && self.waiters.is_empty()
+    }
+
+    /// Panics if an account does not balance. No command is under way.
+    pub fn audit(&self) {
+        self.lines.audit();
+        let mut live: BTreeMap<Ppa, u64> = BTreeMap::new();
+        let mut count = |place: Word| match place {
+            Word::Place(ppa) => {
+                assert!(self.lines.is_valid(ppa), "unit {} is not valid", ppa.0);
+                assert_eq!(live.insert(ppa, 0), None, "unit {} counts twice", ppa.0);
+            }
+            Word::Trimmed(ppa) => *live.entry(ppa).or_default() += 1,
+            Word::Empty | Word::Cached(_) => {}
+        };
+        (0..self.layout.user_units).for_each(|unit| count(self.map.get(Lpn(unit))));
+        for ring in &self.rings {
+            for (position, entry) in ring.entries() {
+                for before in &entry.before {
+                    let is_named = self.map.get(before.lpn) == Word::Cached(ring.slot(position));
+                    // What was published early or superseded names nothing any more.
+                    if is_named {
+                        count(before.place);
+                    }
+                }
+            }
+        }
+        for (ppa, record) in &self.trims {
+            assert_eq!(live.get(ppa), Some(&record.live), "the record of a deallocation in unit {}", ppa.0);
+        }
+        let valid: u32 = self.lines.ids().map(|line| self.lines.get(line).valid).sum();
+        assert_eq!(valid as usize, live.len(), "valid units and those that something names");
+    }
+}
+
+/// The units of a read's answer.
+fn units_of(result: Result<Done, DeviceError>) -> Result<Units, DeviceError> {
+    match result? {
+        Done::Units(units) => Ok(*units),
+        _ => Err(DeviceError::InvalidField("a read of units is answered with units")),
+    }
+}
+
+/// The content of a unit that begins with these bytes.
+pub(super) fn bytes(mut page: Vec<u8>, unit_bytes: usize) -> Payload {
+    page.resize(unit_bytes, 0);
+    Payload::Bytes(Arc::from(page))
+}
+
+impl Entry {
+    /// Record and content of the unit that the entry becomes.
+    fn image(&self, unit_bytes: usize) -> (OobRecord, Payload) {
+        let (owner, payload) = match &self.change {
+            Change::Write(payload) => (Owner::Lpn(self.before[0].lpn), payload.clone()),
+            Change::Trim(ranges) => (Owner::Meta, bytes(TrimPage { ranges: ranges.clone() }.encode(), unit_bytes)),
+        };
+        (OobRecord { owner, seq: self.seq, member: None }, payload)
+    }
+}
