@@ -16,12 +16,10 @@ use crate::values::whole;
 use crate::{crash_files, crash_sqlite};
 use clap::{Args, Subcommand};
 use flashweir_crash::devices::{all_names, drawn_name, tiny};
-use flashweir_crash::token::bug_named;
 use flashweir_crash::{
-    Counts, CrashConfig, CrashReport, Mutant, MutationScore, Token, ViolationReport, describe, explore,
+    Bug, Counts, CrashConfig, CrashReport, Mutant, MutationScore, Token, ViolationReport, describe, explore,
     replay,
 };
-use flashweir_device::PlantedBug;
 use flashweir_workload::spelling::nearest;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -128,8 +126,8 @@ fn config(args: &CrashArgs) -> Outcome<CrashConfig> {
         )));
     }
     let planted = args.planted.as_deref().map(|name| {
-        bug_named(name).map_err(|_| {
-            let bugs = || PlantedBug::ALL.iter().map(|(_, name)| *name);
+        Bug::named(name).map_err(|_| {
+            let bugs = || Bug::all().map(|(_, name)| name);
             let hint =
                 nearest(name, bugs()).map_or(String::new(), |near| format!("; did you mean `{near}`?"));
             let known: Vec<_> = bugs().collect();
@@ -231,7 +229,7 @@ fn campaign(args: &CrashArgs, config: &CrashConfig, cancel: &AtomicBool) -> Outc
 fn mutants(args: &CrashArgs, config: &CrashConfig, cancel: &AtomicBool) -> Outcome {
     let (begun, mut bar) = (Instant::now(), Bar::new(args.results.quiet));
     let mut score = MutationScore::default();
-    for (bug, name) in PlantedBug::ALL {
+    for (bug, name) in Bug::all() {
         let report = watched(&config.with_planted(bug), &mut bar, cancel, &|worlds, _| {
             format!("{name}: {worlds} worlds")
         })?;
@@ -262,7 +260,7 @@ fn mutants(args: &CrashArgs, config: &CrashConfig, cancel: &AtomicBool) -> Outco
         }
     };
     if cancel.load(Ordering::Relaxed) {
-        return stopped(all, PlantedBug::ALL.len(), 0, || Ok(text));
+        return stopped(all, Bug::all().count(), 0, || Ok(text));
     }
     print_or_write(args.results.out.as_deref(), &text)?;
     speed(args, score.mutants.iter().map(|mutant| mutant.distinct).sum(), begun);

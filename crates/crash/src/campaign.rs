@@ -8,14 +8,14 @@
 //! report covers the first ones by number, whichever threads explored them.
 
 use super::append;
-use super::devices::{all_names, tiny};
+use super::bug::Bug;
+use super::devices::{all_names, host_ftl, tiny};
 use super::explorer;
 use super::explorer::{Counts, Effort, Found, OPS, WorldSpec};
 use super::open;
 use super::replay::{ViolationReport, describe, report};
 use super::ruled;
-use super::token::{Chosen, bug_name};
-use flashweir_device::PlantedBug;
+use super::token::Chosen;
 use flashweir_device::config::FirmwareKind;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ pub struct CrashConfig {
     /// Number of shallow worlds of each device after which exploration ends; `None` for no limit.
     pub worlds_each: Option<u64>,
     /// Planted bug to be found.
-    pub planted: Option<PlantedBug>,
+    pub planted: Option<Bug>,
     /// Number of threads.
     pub jobs: usize,
     /// Number of violations after which exploration ends.
@@ -44,7 +44,7 @@ pub struct CrashConfig {
 
 impl CrashConfig {
     /// Returns the configuration for finding `bug`, on the devices that the bug concerns unless devices are given.
-    pub fn with_planted(&self, bug: PlantedBug) -> Self {
+    pub fn with_planted(&self, bug: Bug) -> Self {
         let mut config = Self { planted: Some(bug), violations_max: 1, minimise: false, ..self.clone() };
         if config.devices.is_empty() {
             let concerned = |name: &&str| tiny(name).is_some_and(|device| bug.concerns(&device));
@@ -144,7 +144,7 @@ pub fn explore(
     let unknown = |name: &String| format!("`{name}` is no tiny device: expected one of {}", known_names());
     let configs = devices.iter().map(|name| tiny(name).ok_or_else(|| unknown(name)));
     let configs = configs.collect::<Result<Vec<_>, _>>()?;
-    let planted = config.planted.map(|bug| bug_name(bug).into());
+    let planted = config.planted.map(|bug| bug.name().into());
     let whole = CrashReport { planted, seed: config.seed, ..CrashReport::default() };
     let shared = Mutex::new(Shared { next: 0, ended: BTreeMap::new(), report: whole, stop: false, progress });
     let work = || {
@@ -156,6 +156,7 @@ pub fn explore(
             let is_deep = effort == Effort::DEEP;
             let spec = WorldSpec { config: configs[device].clone(), seed, planted: config.planted, effort };
             let (counts, found) = match spec.config.firmware {
+                _ if host_ftl(&spec.config.name).is_some() => super::host_ftl::explore_world(&spec),
                 FirmwareKind::Page => explorer::explore_world(&spec),
                 FirmwareKind::Append => ruled::explore_world::<append::World>(&spec),
                 FirmwareKind::OpenChannel => ruled::explore_world::<open::World>(&spec),
@@ -265,7 +266,7 @@ pub fn mutation_score(
     mut progress: impl FnMut(&Mutant) + Send,
 ) -> Result<MutationScore, String> {
     let mut score = MutationScore::default();
-    for (bug, name) in PlantedBug::ALL {
+    for (bug, name) in Bug::all() {
         let report = explore(&config.with_planted(bug), |_| true)?;
         let mutant = Mutant {
             bug: name.into(),

@@ -5,9 +5,11 @@
 //! pages.
 
 mod drawn;
+mod host_ftl;
 mod shape;
 
 pub use drawn::drawn_name;
+pub(super) use host_ftl::{host_ftl, host_ftl_names};
 pub(super) use shape::Habit;
 
 use flashweir_core::Duration;
@@ -143,9 +145,9 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     SHAPES.iter().map(|shape| shape.name)
 }
 
-/// Their names, and behind them those of tiny devices with segments and with an open channel.
+/// Their names, and behind them those of tiny devices with segments, with an open channel, and below a host FTL.
 pub fn all_names() -> impl Iterator<Item = &'static str> {
-    names().chain(APPEND.iter().map(|(name, ..)| *name)).chain(OPEN)
+    names().chain(APPEND.iter().map(|(name, ..)| *name)).chain(OPEN).chain(host_ftl_names())
 }
 
 /// The shape of the tiny device called `name`, from the table or drawn.
@@ -157,7 +159,9 @@ fn shape(name: &str) -> Option<Shape> {
 /// Returns the tiny device called `name`; one that is called `tiny-drawn-N` is drawn by its number.
 pub fn tiny(name: &str) -> Option<DeviceConfig> {
     let page = shape(name).map(|shape| DeviceConfig { name: name.into(), ..shape.config() });
-    let others = || tiny_append().chain(tiny_open()).find(|config| config.name == name);
+    let others = || {
+        tiny_append().chain(tiny_open()).chain(host_ftl::tiny_host_ftl()).find(|config| config.name == name)
+    };
     page.or_else(others)
 }
 
@@ -257,20 +261,22 @@ pub(super) fn tiny_open() -> Vec<DeviceConfig> {
     let small = Shape { blocks_per_plane: 4, pages_per_block: 4, ..PLAIN };
     let planes = Shape { cell: Cell::Mlc, parallel: [1, 2, 2], unit_bytes: 512, units_per_page: 2, ..small };
     let failing = Shape { program_fail: 0.05, erase_fail: 0.1, endurance: 6, ..small };
-    let open = |(name, shape): (&str, Shape)| {
-        let config = shape.config_with(0.0);
-        let faults = FaultConfig { paired_page_loss: false, ..config.faults };
-        DeviceConfig {
-            name: name.into(),
-            firmware: FirmwareKind::OpenChannel,
-            ftl: FtlConfig::default(),
-            buffer: BufferConfig::default(),
-            order: OrderConfig::default(),
-            faults,
-            ..config
-        }
-    };
-    OPEN.into_iter().zip([small, planes, failing]).map(open).collect()
+    OPEN.into_iter().zip([small, planes, failing]).map(|(name, shape)| open_channel(name, shape)).collect()
+}
+
+/// An open channel of this shape.
+fn open_channel(name: &str, shape: Shape) -> DeviceConfig {
+    let config = shape.config_with(0.0);
+    let faults = FaultConfig { paired_page_loss: false, ..config.faults };
+    DeviceConfig {
+        name: name.into(),
+        firmware: FirmwareKind::OpenChannel,
+        ftl: FtlConfig::default(),
+        buffer: BufferConfig::default(),
+        order: OrderConfig::default(),
+        faults,
+        ..config
+    }
 }
 
 #[cfg(test)]

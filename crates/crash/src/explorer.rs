@@ -10,6 +10,7 @@
 //!
 //! Invariants: a world is a function of its [`WorldSpec`]; whether it is explored or only replayed does not change it.
 
+use super::bug::Bug;
 use super::devices::{Habit, habit, layer};
 use super::sim::{Misbehaviour, Sim};
 use super::token::{Chosen, NestedCut, Token};
@@ -25,7 +26,7 @@ use flashweir_core::{Instant, Lpn, Payload};
 use flashweir_device::UNREADABLE;
 use flashweir_device::config::{BufferMode, PersistPolicy, RangeFlushSupport};
 use flashweir_device::flash::{Interrupted, OpKind};
-use flashweir_device::{Device, DeviceConfig, DeviceOptions, FastForward, Media, PlantedBug, Recovery, Torn};
+use flashweir_device::{Device, DeviceConfig, DeviceOptions, FastForward, Media, Recovery, Torn};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -97,14 +98,18 @@ pub struct WorldSpec {
     /// Seed of all random streams.
     pub seed: u64,
     /// Planted bug to be found.
-    pub planted: Option<PlantedBug>,
+    pub planted: Option<Bug>,
     /// Thoroughness of the exploration.
     pub effort: Effort,
 }
 
 impl WorldSpec {
     pub(super) fn options(&self) -> DeviceOptions {
-        DeviceOptions { seed: self.seed, track_contents: true, planted: self.planted }
+        DeviceOptions {
+            seed: self.seed,
+            track_contents: true,
+            planted: self.planted.and_then(Bug::of_device),
+        }
     }
 
     /// Returns the kind of device that the configuration makes (crash-laboratory §1).

@@ -8,10 +8,12 @@
 #![forbid(unsafe_code)]
 
 mod append;
+pub mod bug;
 pub mod campaign;
 pub mod devices;
 pub mod explorer;
 pub mod files;
+mod host_ftl;
 mod layer;
 pub mod litmus;
 mod open;
@@ -22,6 +24,7 @@ pub mod sim;
 pub mod token;
 pub mod workload;
 
+pub use bug::Bug;
 pub use campaign::{CrashConfig, CrashProgress, CrashReport, Mutant, MutationScore, explore, mutation_score};
 pub use explorer::{Counts, Effort, Fault, current_case};
 pub use litmus::{LitmusResult, litmus};

@@ -75,7 +75,12 @@ fn run_test(test: &Litmus, kind: DeviceKind, names: &[&str], planted: Option<Pla
     };
     for config in names.iter().flat_map(|name| variants(&known(name))) {
         assert_eq!(kind_of(&config), kind, "a variant is of the same kind");
-        let spec = WorldSpec { config, seed: 1, planted, effort: super::Effort::EVERYTHING };
+        let spec = WorldSpec {
+            config,
+            seed: 1,
+            planted: planted.map(Into::into),
+            effort: super::Effort::EVERYTHING,
+        };
         let start = aged(&spec);
         for (prelude, delay_ns, base) in timings(&spec.config) {
             let mut driver = Driver {

@@ -3,7 +3,7 @@
 //! Invariant: a replay does everything that the exploration did to this one medium, including all checks.
 
 use super::append;
-use super::devices::tiny;
+use super::devices::{host_ftl, tiny};
 use super::explorer::{
     Effort, Fault, Found, WorldSpec, boot_device, boot_history, caught, contents, cut, exercise_device,
     explore_boot, observed,
@@ -61,6 +61,7 @@ pub fn world_of(token: &Token) -> Result<WorldSpec, String> {
 pub fn replay(token: &Token) -> Result<Replayed, String> {
     let spec = world_of(token)?;
     let ruled = match spec.config.firmware {
+        _ if host_ftl(&token.device).is_some() => Some(super::host_ftl::replay(&spec, token)?),
         FirmwareKind::Page => None,
         FirmwareKind::Append => Some(ruled::replay::<append::World>(&spec, token)?),
         FirmwareKind::OpenChannel => Some(ruled::replay::<open::World>(&spec, token)?),
@@ -170,6 +171,7 @@ pub fn report(spec: &WorldSpec, found: &Found) -> ViolationReport {
 /// Returns the shortest list of operations after which exploration finds a fault of the same sort.
 fn shortest(spec: &WorldSpec, found: &Found) -> Option<Token> {
     match spec.config.firmware {
+        _ if host_ftl(&spec.config.name).is_some() => return super::host_ftl::shortest(spec, found),
         FirmwareKind::Page => {}
         FirmwareKind::Append => return ruled::shortest::<append::World>(spec, found),
         FirmwareKind::OpenChannel => return ruled::shortest::<open::World>(spec, found),

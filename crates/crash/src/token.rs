@@ -6,7 +6,8 @@
 //! second damaged, then recovery cut in its step 2 (damaged) and the next recovery in its step 0 (finished), on a
 //! device with the planted bug `early-flush`. Empty lists are `-`; without a bug the last part is left out.
 
-use flashweir_device::{PlantedBug, Torn};
+use super::bug::Bug;
+use flashweir_device::Torn;
 use std::fmt;
 use std::str::FromStr;
 
@@ -46,7 +47,7 @@ pub struct Token {
     /// Cuts of recoveries, one inside the other.
     pub nested: Vec<NestedCut>,
     /// The planted bug.
-    pub planted: Option<PlantedBug>,
+    pub planted: Option<Bug>,
 }
 
 fn letter(torn: Torn) -> char {
@@ -66,19 +67,6 @@ fn torn(letter: char) -> Result<Torn, String> {
     }
 }
 
-/// Returns the name of a planted bug.
-pub fn bug_name(bug: PlantedBug) -> &'static str {
-    PlantedBug::ALL.iter().find(|(b, _)| *b == bug).map_or("", |(_, name)| name)
-}
-
-/// Returns the planted bug called `name`.
-pub fn bug_named(name: &str) -> Result<PlantedBug, String> {
-    PlantedBug::ALL.iter().find(|(_, n)| *n == name).map(|(bug, _)| *bug).ok_or_else(|| {
-        let known: Vec<&str> = PlantedBug::ALL.iter().map(|(_, name)| *name).collect();
-        format!("`{name}` is no planted bug: expected one of {}", known.join(", "))
-    })
-}
-
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}/{}/{}/c{}/", self.device, self.seed, self.boot, self.ops, self.cut)?;
@@ -89,7 +77,7 @@ impl fmt::Display for Token {
         write!(f, "/{}", if nested.is_empty() { "-".into() } else { nested.join("+") })?;
         match self.planted {
             None => Ok(()),
-            Some(bug) => write!(f, "/{}", bug_name(bug)),
+            Some(bug) => write!(f, "/{}", bug.name()),
         }
     }
 }
@@ -170,7 +158,7 @@ impl FromStr for Token {
                 "-" => Vec::new(),
                 cuts => cuts.split('+').map(nested_cut).collect::<Result<_, _>>()?,
             },
-            planted: bug.map(|name| bug_named(name)).transpose()?,
+            planted: bug.map(|name| Bug::named(name)).transpose()?,
         })
     }
 }

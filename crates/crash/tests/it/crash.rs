@@ -205,7 +205,7 @@ fn planted_bugs_are_found() {
         ..CrashConfig::default()
     };
     for (bug, name) in PlantedBug::ALL.into_iter().skip(seed() as usize % 3).step_by(3) {
-        let report = explore(&config.with_planted(bug), |_| true).unwrap();
+        let report = explore(&config.with_planted(bug.into()), |_| true).unwrap();
         let by =
             report.violations.first().map(|violation| format!("{} ({})", violation.what, violation.token));
         println!("{name}: {} states, {by:?}", report.totals.distinct);
@@ -217,7 +217,7 @@ fn planted_bugs_are_found() {
 fn a_token_replays_what_was_found() {
     let config = CrashConfig {
         seed: seed(),
-        planted: Some(PlantedBug::EarlyFlush),
+        planted: Some(PlantedBug::EarlyFlush.into()),
         devices: vec!["tiny-d1".into()],
         ..CrashConfig::default()
     };

@@ -64,7 +64,7 @@ fn planted_bugs_of_a_map_on_the_medium_are_found() {
         PlantedBug::MovedMapPageTakenForNewer,
     ] {
         let config = CrashConfig { states: Some(1_000_000), jobs: 2, ..CrashConfig::default() };
-        let report = explore(&config.with_planted(bug), |_| true).unwrap();
+        let report = explore(&config.with_planted(bug.into()), |_| true).unwrap();
         let found = report.violations.first();
         println!("{bug:?}: {} states, {:?}", report.totals.distinct, found.map(|found| &found.what));
         assert!(found.is_some(), "{bug:?}");

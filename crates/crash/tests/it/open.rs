@@ -28,7 +28,7 @@ fn planted_bugs_of_an_open_channel_are_found_drawn_and_replayed() {
         PlantedBug::HalfErasedWritten,
     ] {
         let config = CrashConfig { worlds_each: None, states: Some(100_000), ..CrashConfig::default() };
-        let config = CrashConfig { minimise: true, ..config.with_planted(bug) };
+        let config = CrashConfig { minimise: true, ..config.with_planted(bug.into()) };
         let report = explore(&config, |_| true).unwrap();
         let [violation] = &report.violations[..] else { panic!("{bug:?}: {:?}", report.totals) };
         assert!(
@@ -50,7 +50,7 @@ fn planted_bugs_of_an_open_channel_are_found_drawn_and_replayed() {
 #[test]
 fn regression_an_assertion_inside_of_a_cut_is_a_violation() {
     let config = CrashConfig { seed: 61_620_782, states: Some(100_000), ..CrashConfig::default() };
-    let report = explore(&config.with_planted(PlantedBug::EraseUnderPrograms), |_| true).unwrap();
+    let report = explore(&config.with_planted(PlantedBug::EraseUnderPrograms.into()), |_| true).unwrap();
     assert_eq!(report.violations.len(), 1);
 }
 

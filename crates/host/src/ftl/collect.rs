@@ -169,7 +169,8 @@ impl HostFtl {
     fn is_named(&mut self, lpn: Lpn, place: Word) -> bool {
         match self.map.get(lpn) {
             word @ Word::Cached(slot) => {
-                let entry = self.rings[usize::from(slot.ring)].find(slot).expect("the map names living entries");
+                let entry =
+                    self.rings[usize::from(slot.ring)].find(slot).expect("the map names living entries");
                 let is_durable = entry.state == State::Persistent;
                 let before = entry.before(lpn);
                 let is_it = is_durable && before.place == place;
@@ -189,7 +190,8 @@ impl HostFtl {
         if self.rings[ring].room() < count {
             return false;
         }
-        let is_active = self.user_is_active();
+        // A user who waits for space waits for GC, whatever the limiter says.
+        let is_active = self.user_is_active() && self.has_space_for(1);
         match &mut self.limiter {
             Limiter::Windows(windows) => (0..count).all(|_| windows.admit_gc(1, is_active)),
             Limiter::Scores(scores) => scores.admit_gc(count as u32, is_active),

@@ -4,7 +4,7 @@ use super::planted::PlantedHostBug;
 use flashweir_core::Duration;
 use flashweir_ftl::geometry::FlashGeometry;
 use flashweir_ftl::limiter::Marks;
-use flashweir_ftl::line_pages::{LineEnd, LineStart, TrimPage};
+use flashweir_ftl::line_pages::{LineEnd, LineStart};
 use serde::{Deserialize, Serialize};
 
 /// Erase blocks that form a line.
@@ -125,8 +125,8 @@ pub struct Layout {
 pub(super) const RINGS_MAX: u16 = 128;
 /// Entries of a ring at most: a slot has 24 bits in a map word.
 const RING_ENTRIES_MAX: u32 = 1 << 24;
-/// Lines of a group that the user never gets: one that GC fills, one that it empties.
-const LINES_MIN: u32 = 4;
+/// Lines of a group that the user never gets: one that the user fills, one that GC fills, one that it empties.
+const LINES_MIN: u32 = 3;
 
 impl Layout {
     /// Returns the numbers of this FTL above this flash.
@@ -149,9 +149,14 @@ impl Layout {
             Lines::Channel => flash.channels(),
         };
         let (columns, lines) = (flash.planes() / groups, flash.blocks_per_plane);
-        let per_page = unit_bytes_of(unit_bytes)?;
+        let described = match LineEnd::units_max(unit_bytes) {
+            0..4 => {
+                return Err(format!("a mapping unit of {unit_bytes} bytes: a host FTL needs at least 96"));
+            }
+            units => units as u32,
+        };
         let pages = columns * flash.pages_per_block;
-        let end_pages = pages.div_ceil(per_page.0 as u32 + 1);
+        let end_pages = pages.div_ceil(described + 1);
         if pages < end_pages + 2 || LineStart::left_out_max(unit_bytes) < columns as usize {
             return Err(format!("a line of {pages} pages has no room for its metadata and data"));
         }
@@ -186,7 +191,7 @@ impl Layout {
         }
         let user_pages = data_pages * u64::from(groups) * u64::from(lines)
             - (data_pages * u64::from(groups) * u64::from(spare)).div_ceil(u64::from(blocks_per_line));
-        let reserve = 2 * blocks_per_line;
+        let reserve = blocks_per_line;
         let marks = Marks {
             budget: (ring_entries * u32::from(config.rings) / groups).max(1),
             reserve,
@@ -194,7 +199,18 @@ impl Layout {
         };
         let unit_sectors = unit_bytes as u64 / flashweir_core::units::LBA_BYTES;
         let user_units = user_pages * u64::from(flash.units_per_page);
-        Ok(Self { flash, unit_sectors, user_units, groups, columns, lines, end_pages, ring_entries, marks, unit_bytes })
+        Ok(Self {
+            flash,
+            unit_sectors,
+            user_units,
+            groups,
+            columns,
+            lines,
+            end_pages,
+            ring_entries,
+            marks,
+            unit_bytes,
+        })
     }
 
     /// Pages of a line.
@@ -215,14 +231,5 @@ impl Layout {
     /// Paper's blocks in a line: one for each die.
     pub(super) fn blocks_per_line(&self) -> u32 {
         self.columns / self.flash.planes_per_die()
-    }
-}
-
-/// Units that one unit of end metadata describes; refuses a unit too small for the formats.
-fn unit_bytes_of(unit_bytes: usize) -> Result<(usize,), String> {
-    match LineEnd::units_max(unit_bytes) {
-        0..4 => Err(format!("a mapping unit of {unit_bytes} bytes: a host FTL needs at least 128")),
-        _ if TrimPage::ranges_max(unit_bytes) == 0 => Err("a mapping unit without room for a range".into()),
-        units => Ok((units,)),
     }
 }

@@ -244,7 +244,8 @@ impl Lines {
         let line = self.get(id);
         let has_room = |at: &usize| line.next[*at] < self.data_pages(line, *at);
         let is_idle = |at: &usize| programs[die_of(line.columns[*at]) as usize] < limit;
-        let first = (0..line.columns.len()).filter(has_room).filter(is_idle).min_by_key(|&at| line.next[at])?;
+        let first =
+            (0..line.columns.len()).filter(has_room).filter(is_idle).min_by_key(|&at| line.next[at])?;
         let (die, page) = (die_of(line.columns[first]), line.next[first]);
         let beside = |at: &usize| die_of(line.columns[*at]) == die && line.next[*at] == page && has_room(at);
         let columns: Vec<usize> = (first..line.columns.len()).filter(beside).collect();
@@ -262,38 +263,38 @@ impl Lines {
         self.open[group].is_some_and(|line| self.data_left(line) == 0)
     }
 
-    /// Ends the open line of a group; returns its end metadata, which a line with a failed program does not get.
-    pub(super) fn end(&mut self, group: usize) -> Vec<MetaPage> {
-        let Some(id) = self.open[group].take() else { return Vec::new() };
-        let pages = self.end_pages(id);
-        let (per_page, per_block) = (self.layout.flash.units_per_page as usize, self.layout.flash.pages_per_block);
+    /// Ends the open line of a group, which takes no more data.
+    pub(super) fn end(&mut self, group: usize) -> Option<LineId> {
+        let id = self.open[group].take()?;
+        self.get_mut(id).state = LineState::Closing;
+        Some(id)
+    }
+
+    /// Goes on with a line that has ended, if no program of it is under way: returns its end metadata, which describes only what is on
+    /// the medium, or closes it. A line with a failed program gets none.
+    pub(super) fn finish(&mut self, id: LineId) -> Vec<MetaPage> {
         let line = self.get_mut(id);
-        line.state = LineState::Closing;
-        let owners = std::mem::take(&mut line.owners);
-        if line.has_failed {
+        if line.state != LineState::Closing || line.programs > 0 {
             return Vec::new();
         }
+        if line.has_failed || line.owners.is_empty() {
+            (line.state, line.owners) = (LineState::Closed, Vec::new());
+            return Vec::new();
+        }
+        let pages = self.end_pages(id);
+        let (per_page, per_block) =
+            (self.layout.flash.units_per_page as usize, self.layout.flash.pages_per_block);
+        let line = self.get_mut(id);
+        let owners = std::mem::take(&mut line.owners);
         line.next.fill(per_block);
         let number = line.number;
         let units = owners.len() - pages.len() * per_page;
         let chunk = units.div_ceil(pages.len() * per_page);
         let mut parts = (0..).step_by(chunk).zip(owners[..units].chunks(chunk));
-        let encode = |(first, units): (u32, &[(Owner, u64)])| LineEnd { line: number, first, units: units.to_vec() }.encode();
+        let encode = |(first, units): (u32, &[(Owner, u64)])| {
+            LineEnd { line: number, first, units: units.to_vec() }.encode()
+        };
         pages.into_iter().map(|at| (at, parts.by_ref().take(per_page).map(encode).collect())).collect()
-    }
-
-    /// A program of this line has ended.
-    pub(super) fn program_ended(&mut self, id: LineId) {
-        let line = self.get_mut(id);
-        line.programs -= 1;
-        self.close_if_done(id);
-    }
-
-    pub(super) fn close_if_done(&mut self, id: LineId) {
-        let line = self.get_mut(id);
-        if line.state == LineState::Closing && line.programs == 0 {
-            line.state = LineState::Closed;
-        }
     }
 
     /// A program of the block failed: its line takes no more data.
@@ -330,7 +331,10 @@ impl Lines {
     pub(super) fn valid_units(&self, id: LineId) -> VecDeque<Ppa> {
         let per_block = u64::from(self.layout.flash.units_per_block());
         let blocks = (0..self.layout.columns).map(|column| u64::from(self.block(id, column).0) * per_block);
-        blocks.flat_map(|first| (first..first + per_block).map(Ppa)).filter(|&ppa| self.is_valid(ppa)).collect()
+        blocks
+            .flat_map(|first| (first..first + per_block).map(Ppa))
+            .filter(|&ppa| self.is_valid(ppa))
+            .collect()
     }
 
     // ---- collecting and erasing ----

@@ -105,8 +105,13 @@ mod tests {
     #[test]
     fn words_are_read_back() {
         let slot = Slot { ring: 127, index: (1 << 24) - 2, generation: u32::MAX };
-        let words =
-            [Word::Empty, Word::Place(Ppa(0)), Word::Place(Ppa((1 << 62) - 1)), Word::Trimmed(Ppa(7)), Word::Cached(slot)];
+        let words = [
+            Word::Empty,
+            Word::Place(Ppa(0)),
+            Word::Place(Ppa((1 << 62) - 1)),
+            Word::Trimmed(Ppa(7)),
+            Word::Cached(slot),
+        ];
         for word in words {
             assert_eq!(Word::unpack(word.pack()), word);
         }

@@ -69,7 +69,8 @@ impl Recovery {
             self.reading += 1;
             ftl.metrics_mut().recovery_reads += 1;
             let flash = &ftl.layout.flash;
-            let page = |at: PageAddr| (0..flash.units_per_page).map(|unit| flash.ppa(at, unit)).collect::<Vec<_>>();
+            let page =
+                |at: PageAddr| (0..flash.units_per_page).map(|unit| flash.ppa(at, unit)).collect::<Vec<_>>();
             let ppas = match ask {
                 Ask::Start(line) => page(PageAddr { block: ftl.lines.block(line, 0), page: 0 }),
                 Ask::End(line, at) => page(ftl.lines.end_pages(line)[at]),
@@ -83,7 +84,12 @@ impl Recovery {
     }
 
     /// Takes an answer; returns whether the recovery has ended.
-    pub(super) fn answered(&mut self, ftl: &mut HostFtl, ask: Ask, result: Result<Units, DeviceError>) -> bool {
+    pub(super) fn answered(
+        &mut self,
+        ftl: &mut HostFtl,
+        ask: Ask,
+        result: Result<Units, DeviceError>,
+    ) -> bool {
         self.reading -= 1;
         match ask {
             Ask::Start(line) => {

@@ -26,9 +26,7 @@ use crate::layer::{Effect, Input, Layer, Offer};
 use crate::task::TaskAttribute;
 use flashweir_core::command::{OPEN_NAMESPACE, PLACES_MAX, PpaWrite, Tag, Units, check_range};
 use flashweir_core::oob::{OobRecord, Owner};
-use flashweir_core::{
-    Address, Command, Data, DeviceError, Done, Instant, Lba, Lpn, Op, Payload, Ppa,
-};
+use flashweir_core::{Address, Command, Data, DeviceError, Done, Instant, Lba, Lpn, Op, Payload, Ppa};
 use flashweir_ftl::BlockId;
 use flashweir_ftl::geometry::{FlashGeometry, PageAddr};
 use flashweir_ftl::limiter::{Scores, Windows};
@@ -75,13 +73,32 @@ struct Reading {
 #[derive(Clone, Debug)]
 pub(super) enum Task {
     /// Units of a read: the position of each in the answer.
-    Read { token: u64, at: Vec<usize>, lines: Vec<LineId> },
+    Read {
+        token: u64,
+        at: Vec<usize>,
+        lines: Vec<LineId>,
+    },
     /// Entries of a ring and their places.
-    Program { ring: usize, entries: Vec<(u64, Ppa)>, line: LineId, die: u32, blocks: Vec<BlockId> },
+    Program {
+        ring: usize,
+        entries: Vec<(u64, Ppa)>,
+        line: LineId,
+        die: u32,
+        blocks: Vec<BlockId>,
+    },
     /// A page of a line's own metadata.
-    Meta { line: LineId, block: BlockId },
-    Erase { line: LineId, block: BlockId },
-    Collect { group: usize, units: Vec<Ppa> },
+    Meta {
+        line: LineId,
+        block: BlockId,
+    },
+    Erase {
+        line: LineId,
+        block: BlockId,
+    },
+    Collect {
+        group: usize,
+        units: Vec<Ppa>,
+    },
     Recover(Ask),
 }
 
@@ -261,8 +278,13 @@ impl HostFtl {
             let [published, sync, subm, mem] = [ring.published, ring.sync, ring.subm, ring.mem];
             format!("{published}/{sync}/{subm}/{mem}+{}", ring.again.len())
         });
+        let lines = self.lines.ids().map(|id| {
+            let line = self.lines.get(id);
+            format!("{:?} {}{}", line.state, line.valid, if line.is_clean { " clean" } else { "" })
+        });
         format!(
-            "host FTL: rings {}; {} requests queued, {} waiting, {} reads; {} commands below, {} to be offered; {} units free; collecting {:?}",
+            "host FTL: lines {}; rings {}; {} requests queued, {} waiting, {} reads; {} commands below, {} to be offered; {} units free; collecting {:?}",
+            lines.collect::<Vec<_>>().join(", "),
             rings.collect::<Vec<_>>().join(" "),
             self.queued.iter().map(VecDeque::len).sum::<usize>(),
             self.waiters.len(),
@@ -353,7 +375,11 @@ impl HostFtl {
         self.next_id += 1;
         self.tasks.insert(id, task);
         let queue = (queue % u32::from(self.config.queues)) as u16;
-        self.out[usize::from(!is_read)].push_back(Command { queue, ns: OPEN_NAMESPACE, ..Command::new(id, op) });
+        self.out[usize::from(!is_read)].push_back(Command {
+            queue,
+            ns: OPEN_NAMESPACE,
+            ..Command::new(id, op)
+        });
     }
 
     pub(super) fn read(&mut self, ppas: &[Ppa], task: Task) {
@@ -377,16 +403,23 @@ impl HostFtl {
             Op::Write { lba, blocks, data } => {
                 let (first, units) = whole(lba, blocks);
                 let bytes = self.layout.unit_bytes;
-                let content = |nth: usize| data.unit(Lpn(first.0 + nth as u64), nth, nth * bytes..(nth + 1) * bytes);
+                let content =
+                    |nth: usize| data.unit(Lpn(first.0 + nth as u64), nth, nth * bytes..(nth + 1) * bytes);
                 let data = Some((0..units as usize).map(content).collect());
                 self.metrics.writes += 1;
-                self.queue(ring, Queued { token, first, units, done: 0, data, tags, fua, targets: Vec::new() });
+                self.queue(
+                    ring,
+                    Queued { token, first, units, done: 0, data, tags, fua, targets: Vec::new() },
+                );
             }
             Op::WriteZeroes { lba, blocks } => {
                 let (first, units) = whole(lba, blocks);
                 let data = Some(vec![Payload::Zero; units as usize]);
                 self.metrics.writes += 1;
-                self.queue(ring, Queued { token, first, units, done: 0, data, tags, fua, targets: Vec::new() });
+                self.queue(
+                    ring,
+                    Queued { token, first, units, done: 0, data, tags, fua, targets: Vec::new() },
+                );
             }
             Op::Trim { lba, blocks } => {
                 // Only whole units are deallocated.
@@ -394,7 +427,10 @@ impl HostFtl {
                 let end = ((lba.0 + u64::from(blocks)) / per_unit).max(first);
                 let (first, units) = (Lpn(first), end - first);
                 self.metrics.trims += 1;
-                self.queue(ring, Queued { token, first, units, done: 0, data: None, tags, fua, targets: Vec::new() });
+                self.queue(
+                    ring,
+                    Queued { token, first, units, done: 0, data: None, tags, fua, targets: Vec::new() },
+                );
             }
             Op::Flush => {
                 self.metrics.flushes += 1;
@@ -410,14 +446,17 @@ impl HostFtl {
                 let is_selected = |entry: &Entry| {
                     let is_in = |lpn: Lpn| {
                         let from = lpn.0 * per_unit;
-                        let overlaps = |&(lba, blocks): &(Lba, u32)| lba.0 < from + per_unit && from < lba.0 + u64::from(blocks);
+                        let overlaps = |&(lba, blocks): &(Lba, u32)| {
+                            lba.0 < from + per_unit && from < lba.0 + u64::from(blocks)
+                        };
                         flush.ranges.iter().any(overlaps)
                     };
                     entry.tags.iter().any(|tag| flush.tags.contains(tag))
                         || entry.before.iter().any(|before| is_in(before.lpn))
                 };
                 let last = |ring: &Ring| {
-                    let selected = ring.entries().filter(|(at, entry)| *at >= ring.sync && is_selected(entry));
+                    let selected =
+                        ring.entries().filter(|(at, entry)| *at >= ring.sync && is_selected(entry));
                     selected.map(|(at, _)| at + 1).last().unwrap_or(0)
                 };
                 let targets = self.rings.iter().map(last).enumerate().collect();
@@ -429,7 +468,9 @@ impl HostFtl {
 
     fn check(&self, command: &Command) -> Result<(), DeviceError> {
         if command.order.is_some() || matches!(command.op, Op::Barrier) {
-            return Err(DeviceError::NotSupported("streams and barriers: a host FTL orders nothing between flushes"));
+            return Err(DeviceError::NotSupported(
+                "streams and barriers: a host FTL orders nothing between flushes",
+            ));
         }
         let capacity = self.layout.user_units * self.layout.unit_sectors;
         match &command.op {
@@ -612,7 +653,7 @@ impl HostFtl {
     }
 
     /// Whether so many units more leave GC what it needs: a line in each group to copy to, and padding.
-    fn has_space_for(&self, units: u32) -> bool {
+    pub(super) fn has_space_for(&self, units: u32) -> bool {
         let pending: u64 = self.rings.iter().map(Ring::pending).sum();
         let padding = (self.rings.len() * 2) as u64 * u64::from(self.layout.program_units());
         let reserve = u64::from(self.layout.groups) * u64::from(self.layout.data_units());
@@ -692,7 +733,8 @@ impl HostFtl {
     pub(super) fn install(&mut self, lpn: Lpn, slot: Slot, seq: u64) -> Before {
         let mut before = match self.map.exchange(lpn, Word::Cached(slot)) {
             Word::Cached(old) => {
-                let entry = self.rings[usize::from(old.ring)].find(old).expect("the map names living entries");
+                let entry =
+                    self.rings[usize::from(old.ring)].find(old).expect("the map names living entries");
                 let old = entry.before(lpn);
                 Before { place: std::mem::replace(&mut old.place, Word::Empty), ..*old }
             }
@@ -762,7 +804,9 @@ impl HostFtl {
         let mut has_moved = false;
         for ring in 0..self.rings.len() {
             let least = u64::from(self.layout.program_units());
-            while self.rings[ring].pending() >= least || self.rings[ring].pending() > 0 && self.rings[ring].is_forced() {
+            while self.rings[ring].pending() >= least
+                || self.rings[ring].pending() > 0 && self.rings[ring].is_forced()
+            {
                 if !self.program(ring) {
                     break;
                 }
@@ -797,12 +841,7 @@ impl HostFtl {
     }
 
     /// A write of whole pages; what is missing at the end is padding.
-    fn write(
-        &self,
-        ppas: Vec<Ppa>,
-        mut records: Vec<OobRecord>,
-        mut data: Vec<Payload>,
-    ) -> Op {
+    fn write(&self, ppas: Vec<Ppa>, mut records: Vec<OobRecord>, mut data: Vec<Payload>) -> Op {
         records.resize(ppas.len(), PAD_RECORD);
         data.resize(ppas.len(), Payload::Zero);
         let blocks = ppas.len() as u32 * self.layout.unit_sectors as u32;
@@ -820,7 +859,8 @@ impl HostFtl {
     }
 
     fn blocks_of(&self, ppas: &[Ppa]) -> Vec<BlockId> {
-        let mut blocks: Vec<BlockId> = ppas.iter().map(|&ppa| self.layout.flash.page_of(ppa).0.block).collect();
+        let mut blocks: Vec<BlockId> =
+            ppas.iter().map(|&ppa| self.layout.flash.page_of(ppa).0.block).collect();
         blocks.dedup();
         blocks
     }
@@ -853,11 +893,8 @@ impl HostFtl {
     /// Sees to an open line of the group with room, as far as there is one.
     fn prepare(&mut self, group: usize) {
         if self.lines.is_full(group) {
-            let line = self.lines.open[group].expect("a full line is open");
-            for page in self.lines.end(group) {
-                self.program_meta(line, page);
-            }
-            self.lines.close_if_done(line);
+            let line = self.lines.end(group).expect("a full line is open");
+            self.finish(line);
         }
         if self.lines.open[group].is_none()
             && let Some(page) = self.lines.open_next(group)
@@ -868,11 +905,25 @@ impl HostFtl {
         }
     }
 
+    /// Writes the end metadata of a line that has ended, once all of its programs have.
+    fn finish(&mut self, line: LineId) {
+        for page in self.lines.finish(line) {
+            self.program_meta(line, page);
+        }
+    }
+
+    /// A program of a line has ended.
+    fn program_ended(&mut self, line: LineId) {
+        self.lines.get_mut(line).programs -= 1;
+        self.finish(line);
+    }
+
     fn program_meta(&mut self, line: LineId, (at, contents): MetaPage) {
         let flash = &self.layout.flash;
         let ppas: Vec<Ppa> = (0..flash.units_per_page).map(|unit| flash.ppa(at, unit)).collect();
         let die = flash.die(self.lines.plane(at.block)).0;
-        let data: Vec<Payload> = contents.into_iter().map(|page| bytes(page, self.layout.unit_bytes)).collect();
+        let data: Vec<Payload> =
+            contents.into_iter().map(|page| bytes(page, self.layout.unit_bytes)).collect();
         self.metrics.meta_units += ppas.len() as u64;
         self.metrics.programmed_units += ppas.len() as u64;
         self.lines.get_mut(line).programs += 1;
@@ -922,7 +973,7 @@ impl HostFtl {
                         self.rings[ring].again.push_back(position);
                     }
                 }
-                self.lines.program_ended(line);
+                self.program_ended(line);
                 if self.rings[ring].advance() {
                     self.answer_waiters(effects);
                 }
@@ -932,7 +983,7 @@ impl HostFtl {
                     self.metrics.program_failures += 1;
                     self.lines.failed(line, block);
                 }
-                self.lines.program_ended(line);
+                self.program_ended(line);
             }
             Task::Erase { line, block } => self.erase_answered(line, block, result.is_ok()),
             Task::Collect { group, units } => self.collected(group, units, units_of(result)),
@@ -1033,7 +1084,8 @@ impl HostFtl {
             self.metrics.erase_failures += 1;
             self.lines.erase_failed(block);
         }
-        let at = self.erasing.iter().position(|erasing| erasing.line == line).expect("the line is being erased");
+        let at =
+            self.erasing.iter().position(|erasing| erasing.line == line).expect("the line is being erased");
         self.erasing[at].left -= 1;
         while !self.erasing[at].waiting.is_empty() {
             self.erase_next(at);
@@ -1113,7 +1165,9 @@ impl Entry {
     fn image(&self, unit_bytes: usize) -> (OobRecord, Payload) {
         let (owner, payload) = match &self.change {
             Change::Write(payload) => (Owner::Lpn(self.before[0].lpn), payload.clone()),
-            Change::Trim(ranges) => (Owner::Meta, bytes(TrimPage { ranges: ranges.clone() }.encode(), unit_bytes)),
+            Change::Trim(ranges) => {
+                (Owner::Meta, bytes(TrimPage { ranges: ranges.clone() }.encode(), unit_bytes))
+            }
         };
         (OobRecord { owner, seq: self.seq, member: None }, payload)
     }

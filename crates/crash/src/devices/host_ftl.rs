@@ -1,0 +1,50 @@
+//! Tiny open channels below a host FTL.
+
+use super::open_channel;
+use super::shape::{PLAIN, Shape};
+use flashweir_core::Duration;
+use flashweir_device::DeviceConfig;
+use flashweir_device::config::Cell;
+use flashweir_host::{HostFtlConfig, Limits, Lines};
+
+const SMALL: Shape = Shape { blocks_per_plane: 12, ..PLAIN };
+const FAILING: Shape = Shape { program_fail: 0.004, erase_fail: 0.004, blocks_per_plane: 18, ..SMALL };
+
+/// Shape of the device, number of rings, lines, limiter. They differ in what matters at a power loss: rings, groups, planes that
+/// program together, units of a page, operations that reads suspend, and blocks that fail.
+#[rustfmt::skip]
+const TABLE: [(&str, Shape, u16, Lines, Limits); 8] = [
+    ("tiny-pblk", SMALL, 1, Lines::Device, Limits::Windows),
+    ("tiny-qblke", SMALL, 2, Lines::Channel, Limits::Scores),
+    ("tiny-pblk-planes", Shape { parallel: [1, 2, 2], cell: Cell::Mlc, units_per_page: 1, ..SMALL }, 1, Lines::Device, Limits::Windows),
+    ("tiny-qblke-planes", Shape { parallel: [2, 1, 2], cell: Cell::Mlc, ..SMALL }, 3, Lines::Channel, Limits::Scores),
+    ("tiny-qblke-wide", Shape { parallel: [4, 1, 1], units_per_page: 1, pages_per_block: 16, ..SMALL }, 4, Lines::Channel, Limits::Windows),
+    ("tiny-pblk-rings", Shape { pages_per_block: 4, unit_bytes: 1024, ..SMALL }, 3, Lines::Device, Limits::Scores),
+    ("tiny-pblk-failing", FAILING, 1, Lines::Device, Limits::Windows),
+    ("tiny-qblke-failing", Shape { parallel: [2, 2, 1], ..FAILING }, 2, Lines::Channel, Limits::Scores),
+];
+
+/// Names of tiny devices below a host FTL.
+pub(crate) fn host_ftl_names() -> impl Iterator<Item = &'static str> {
+    TABLE.iter().map(|(name, ..)| *name)
+}
+
+/// Tiny devices below a host FTL.
+pub(super) fn tiny_host_ftl() -> impl Iterator<Item = DeviceConfig> {
+    TABLE.iter().map(|(name, shape, ..)| open_channel(name, *shape))
+}
+
+/// The host FTL above the tiny device called `name`.
+pub(crate) fn host_ftl(name: &str) -> Option<HostFtlConfig> {
+    let (_, shape, rings, lines, limits) = TABLE.iter().find(|(other, ..)| *other == name)?;
+    Some(HostFtlConfig {
+        lines: *lines,
+        limits: *limits,
+        entries: 16 * u32::from(*rings),
+        over_provisioning: if shape.wears_out() { 0.6 } else { 0.5 },
+        programs_per_die: 2,
+        pad_after: Duration::from_millis(3),
+        user_active_for: Duration::from_millis(5),
+        ..HostFtlConfig::qblke(*rings)
+    })
+}

@@ -1,0 +1,682 @@
+//! Worlds of a host FTL above a tiny open channel: its requests are judged by the contract, as those of a device with a buffer.
+//!
+//! Place in the data flow: a history of requests goes through a host FTL to a tiny device, over a way that delays each command; before
+//! each event the power is cut in every way that the interrupted operations allow, the device and then the host FTL are recovered, and
+//! the oracle judges what is read. At the end of a boot one of its cuts, drawn by the world's seed, is the beginning of the next.
+//!
+//! Invariants: a world is a function of its [`WorldSpec`]. A request waits until no other one on its units is under way, as in every
+//! host that keeps its own order; so each read has one right answer.
+
+use super::bug::Bug;
+use super::devices::host_ftl;
+use super::explorer::{
+    Counts, Effort, Fault, Found, OPS, WorldSpec, caught, combinations, cut_device, observed,
+};
+use super::token::{Chosen, Token};
+use flashweir_contract::{
+    Content, DeviceKind, Log, OpIx, Oracle, Policy, RangeFlushed, Verdict, draw, minimise,
+};
+use flashweir_core::command::{RangeFlush, Tag, pattern};
+use flashweir_core::random::{RandomStream, mix};
+use flashweir_core::{Agenda, Command, Data, DeviceError, Done, Duration, Instant, Lba, Lpn, Op, Payload};
+use flashweir_device::{Device, Effect as DeviceEffect, Event, Media, Recovery, Torn, UNREADABLE};
+use flashweir_ftl::FlashGeometry;
+use flashweir_host::{Effect, HostFtl, HostFtlConfig, Input};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt::Write as _;
+
+/// Requests in flight at most.
+const DEPTH: usize = 5;
+/// Commands of the host FTL at the device and on their way at most.
+const DEVICE_DEPTH: usize = 12;
+/// Longest time from an offer to the device, in nanoseconds.
+const WAY_NS: u64 = 20_000;
+/// Events of a run at most: a base, and an addition per request.
+const EVENTS_MIN: u32 = 8_000;
+const EVENTS_PER_OP: u32 = 1_000;
+/// Times that the history of a boot is tried to be made shorter.
+const MINIMISE_RUNS_MAX: u32 = 200;
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Write,
+    Zeroes,
+    Trim,
+    Read,
+    Flush,
+    RangeFlush,
+}
+
+/// A request of a history.
+#[derive(Clone, Copy, Debug)]
+struct Ask {
+    what: What,
+    first: u64,
+    units: u64,
+    fua: bool,
+    tag: u64,
+    submitter: u16,
+    /// Time after the last answer or submission, in nanoseconds.
+    pause: u64,
+    /// Number of its pattern.
+    pattern: u64,
+}
+
+impl Ask {
+    fn command(&self, id: u64, per_unit: u64) -> Command {
+        let (lba, blocks) = (Lba(self.first * per_unit), (self.units * per_unit) as u32);
+        let op = match self.what {
+            What::Write => Op::Write { lba, blocks, data: Data::Pattern(self.pattern) },
+            What::Zeroes => Op::WriteZeroes { lba, blocks },
+            What::Trim => Op::Trim { lba, blocks },
+            What::Read => Op::Read { lba, blocks },
+            What::Flush => Op::Flush,
+            What::RangeFlush => {
+                let tags = if self.tag > 0 { vec![Tag(self.tag)] } else { Vec::new() };
+                Op::RFlush(Box::new(RangeFlush { ranges: vec![(lba, blocks)], tags, segments: Vec::new() }))
+            }
+        };
+        let tags = if matches!(self.what, What::Write) { [Tag(self.tag), Tag(0)] } else { [Tag(0); 2] };
+        Command { fua: self.fua, tags, ..Command::new(id, op) }
+    }
+
+    /// Whether two requests may not be under way at once.
+    fn conflicts(&self, other: &Self) -> bool {
+        let changes = |ask: &Self| matches!(ask.what, What::Write | What::Zeroes | What::Trim);
+        let touches = |ask: &Self| changes(ask) || matches!(ask.what, What::Read);
+        let overlap = self.first < other.first + other.units && other.first < self.first + self.units;
+        overlap && touches(self) && touches(other) && (changes(self) || changes(other))
+    }
+}
+
+/// The requests of a boot.
+fn history(spec: &WorldSpec, boot: u32, units: u64) -> Vec<Ask> {
+    let mut random = RandomStream::new(spec.seed, &format!("crash-host-ftl-{boot}"));
+    let hot = (units / 5).max(1);
+    let ask = |number: u32| {
+        let what = match random.below(100) {
+            0..58 => What::Write,
+            58..63 => What::Zeroes,
+            63..73 => What::Trim,
+            73..85 => What::Read,
+            85..93 => What::Flush,
+            _ => What::RangeFlush,
+        };
+        let first = if random.below(3) > 0 { random.below(hot) } else { random.below(units) };
+        let most = match (what, random.below(8)) {
+            (What::Trim | What::RangeFlush, 0) => units,
+            (_, 0) => 24,
+            _ => 5,
+        };
+        let changes = matches!(what, What::Write | What::Zeroes | What::Trim);
+        Ask {
+            what,
+            first,
+            units: (1 + random.below(most)).min(units - first),
+            fua: changes && random.below(8) == 0,
+            tag: random.below(3),
+            submitter: random.below(4) as u16,
+            pause: [0, 5_000, 100_000, 900_000][random.below(4) as usize],
+            pattern: spec.seed << 24 | u64::from(boot) << 16 | u64::from(number),
+        }
+    };
+    (0..OPS).map(ask).collect()
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    Device(Event),
+    /// The next request may be submitted.
+    Submit,
+    /// A command reaches the device.
+    Arrive,
+    Wake,
+}
+
+/// A host FTL, its device, and the way between them.
+#[derive(Clone, Debug)]
+struct Pair {
+    device: Device,
+    ftl: HostFtl,
+    agenda: Agenda<Moment>,
+    device_effects: Vec<DeviceEffect>,
+    effects: Vec<Effect>,
+    way: VecDeque<Command>,
+    last_arrival: Instant,
+    at_device: usize,
+    random: RandomStream,
+    answers: Vec<(u64, Result<Done, DeviceError>)>,
+    events: u32,
+}
+
+impl Pair {
+    fn new(spec: &WorldSpec, device: Device, is_fresh: bool) -> Self {
+        let config = HostFtlConfig {
+            planted: spec.planted.and_then(Bug::of_host),
+            ..host_ftl(&spec.config.name).expect("a tiny device below a host FTL")
+        };
+        let geometry = device.geometry();
+        let (flash, unit_bytes) = (FlashGeometry::clone(geometry), geometry.unit_bytes as usize);
+        let made = if is_fresh { HostFtl::new } else { HostFtl::recover };
+        let ftl =
+            made(config, flash, unit_bytes).unwrap_or_else(|error| panic!("{}: {error}", spec.config.name));
+        let mut pair = Self {
+            device,
+            ftl,
+            agenda: Agenda::default(),
+            device_effects: Vec::new(),
+            effects: Vec::new(),
+            way: VecDeque::new(),
+            last_arrival: Instant::ZERO,
+            at_device: 0,
+            random: RandomStream::new(spec.seed, "crash-host-ftl-way"),
+            answers: Vec::new(),
+            events: 0,
+        };
+        pair.tell(Instant::ZERO, Input::Wake);
+        pair
+    }
+
+    /// The pair that a power loss has left, once it answers again.
+    fn wake(spec: &WorldSpec, media: Media) -> Result<Self, Fault> {
+        caught(|| {
+            let device = Recovery::begin(&spec.config, spec.options(), media).finish().0;
+            let mut pair = Self::new(spec, device, false);
+            while !pair.ftl.is_ready() {
+                assert!(pair.step().is_some(), "the host FTL is not ready and waits for nothing");
+            }
+            pair.ftl.audit();
+            pair.events = 0;
+            pair
+        })
+    }
+
+    fn tell(&mut self, now: Instant, input: Input) {
+        self.ftl.handle(now, input, &mut self.effects);
+        let mut done = 0;
+        while let Some(effect) = self.effects.get_mut(done) {
+            done += 1;
+            match std::mem::replace(effect, Effect::Transferred(0)) {
+                Effect::Offer(offer) => {
+                    let has_room = self.at_device + self.way.len() < DEVICE_DEPTH;
+                    if has_room {
+                        let arrives = now + Duration::from_nanos(self.random.below(WAY_NS));
+                        self.last_arrival = self.last_arrival.max(arrives);
+                        self.agenda.at(self.last_arrival, Moment::Arrive);
+                        self.way.push_back(offer.command);
+                    }
+                    let answer = if has_room { Input::Accepted } else { Input::Busy };
+                    self.ftl.handle(now, answer, &mut self.effects);
+                }
+                Effect::Completed { token, result } => self.answers.push((token, result)),
+                Effect::At(at) => self.agenda.at(at, Moment::Wake),
+                Effect::Dispatched(_) | Effect::Transferred(_) => {}
+            }
+        }
+        self.effects.clear();
+    }
+
+    /// Handles the next event; returns its time, and whether a request may be submitted. `None` if there is no event.
+    fn step(&mut self) -> Option<(Instant, bool)> {
+        let (now, moment) = self.agenda.pop()?;
+        self.events += 1;
+        match moment {
+            Moment::Device(event) => self.device.event(now, event, &mut self.device_effects),
+            Moment::Arrive => {
+                let command = self.way.pop_front().expect("one command for each arrival");
+                self.at_device += 1;
+                self.device.command(now, command, &mut self.device_effects);
+            }
+            Moment::Wake => self.tell(now, Input::Wake),
+            Moment::Submit => return Some((now, true)),
+        }
+        let mut effects = std::mem::take(&mut self.device_effects);
+        for effect in effects.drain(..) {
+            match effect {
+                DeviceEffect::At(at, event) => self.agenda.at(at, Moment::Device(event)),
+                DeviceEffect::Accepted { .. } => {}
+                DeviceEffect::Complete(completion) => {
+                    self.at_device -= 1;
+                    self.tell(now, Input::Completed { id: completion.id, result: completion.result });
+                }
+            }
+        }
+        self.device_effects = effects;
+        Some((now, false))
+    }
+
+    /// What each unit reads as.
+    fn contents(&self) -> Vec<Content> {
+        let unit = |unit| match self.ftl.find(Lpn(unit)) {
+            None => Content::ZERO,
+            Some(Ok(payload)) => Content::from(&payload),
+            Some(Err(ppa)) => self
+                .device
+                .media()
+                .payload(ppa)
+                .map_or(Content(UNREADABLE), |payload| Content::from(&payload)),
+        };
+        (0..self.ftl.layout().user_units).map(unit).collect()
+    }
+}
+
+/// One boot.
+#[derive(Clone, Debug)]
+struct Run {
+    pair: Pair,
+    log: Log,
+    /// What each unit reads as once everything that was submitted has taken effect.
+    model: Vec<Content>,
+    asks: Vec<Ask>,
+    next: usize,
+    under_way: BTreeSet<usize>,
+    log_ops: Vec<Option<OpIx>>,
+    expected: BTreeMap<usize, Vec<Content>>,
+    may_fail: bool,
+    /// The device below has too few good blocks left: what was not answered may be refused.
+    is_worn_out: bool,
+    is_waiting: bool,
+}
+
+impl Run {
+    fn new(spec: &WorldSpec, pair: Pair, asks: Vec<Ask>) -> Self {
+        let model = pair.contents();
+        let mut log = Log::new();
+        for (unit, content) in (0..).zip(&model) {
+            log.set_initial(Lpn(unit), *content);
+        }
+        let faults = &spec.config.faults;
+        let mut run = Self {
+            log,
+            model,
+            next: 0,
+            under_way: BTreeSet::new(),
+            log_ops: vec![None; asks.len()],
+            asks,
+            expected: BTreeMap::new(),
+            may_fail: faults.program_fail > 0.0 || faults.erase_fail > 0.0,
+            is_worn_out: false,
+            is_waiting: false,
+            pair,
+        };
+        let now = run.pair.agenda.now();
+        run.pair.agenda.at(now, Moment::Submit);
+        run
+    }
+
+    fn cut_instant(&self) -> Instant {
+        self.pair.agenda.peek().unwrap_or_else(|| self.pair.agenda.now())
+    }
+
+    /// Handles the next event; returns false at the end.
+    fn step(&mut self) -> Result<bool, String> {
+        let limit = EVENTS_MIN + EVENTS_PER_OP * self.asks.len() as u32;
+        if self.pair.events > limit {
+            return Err(format!("no end after {limit} events: {}", self.pair.ftl.describe()));
+        }
+        let Some((now, may_submit)) = self.pair.step() else {
+            self.check_rest()?;
+            return Ok(false);
+        };
+        if may_submit {
+            self.is_waiting = false;
+            self.submit(now);
+        }
+        for (token, result) in std::mem::take(&mut self.pair.answers) {
+            self.completed(token as usize, result)?;
+        }
+        self.schedule(now);
+        Ok(true)
+    }
+
+    /// Schedules the next request, if it may be under way beside the others.
+    fn schedule(&mut self, now: Instant) {
+        let Some(ask) = self.asks.get(self.next) else { return };
+        let is_free = |&number: &usize| !self.asks[number].conflicts(ask);
+        if !self.is_waiting && self.under_way.len() < DEPTH && self.under_way.iter().all(is_free) {
+            self.is_waiting = true;
+            self.pair.agenda.at(now + Duration::from_nanos(ask.pause), Moment::Submit);
+        }
+    }
+
+    fn submit(&mut self, now: Instant) {
+        let number = self.next;
+        let Some(&ask) = self.asks.get(number) else { return };
+        self.next += 1;
+        self.under_way.insert(number);
+        let per_unit = self.pair.ftl.layout().unit_sectors;
+        let command = ask.command(number as u64, per_unit);
+        let op = self.log.submit_command(&command, per_unit);
+        self.log_ops[number] = op;
+        let units = (ask.first..ask.first + ask.units).map(Lpn);
+        match ask.what {
+            What::Write | What::Zeroes | What::Trim => {
+                let content = |lpn| match ask.what {
+                    What::Write => Content::from(&Payload::Tag(pattern(ask.pattern, lpn))),
+                    _ => Content::ZERO,
+                };
+                let units: Vec<(Lpn, Content)> = units.map(|lpn| (lpn, content(lpn))).collect();
+                for &(lpn, content) in &units {
+                    self.model[lpn.0 as usize] = content;
+                }
+                let seq = u64::from(self.log.position().0) + 1;
+                self.log.accept(op.expect("a change is logged"), seq, units);
+            }
+            What::Read => {
+                let expected = units.map(|lpn| self.model[lpn.0 as usize]).collect();
+                self.expected.insert(number, expected);
+            }
+            What::Flush | What::RangeFlush => {}
+        }
+        self.pair.tell(now, Input::Submit { command, submitter: ask.submitter });
+        self.pair.tell(now, Input::Unplug);
+    }
+
+    fn completed(&mut self, number: usize, result: Result<Done, DeviceError>) -> Result<(), String> {
+        if !self.under_way.remove(&number) {
+            return Err(format!("request {number} was answered twice"));
+        }
+        if let Some(op) = self.log_ops[number] {
+            self.log.complete(op, result.is_ok());
+        }
+        match result {
+            Ok(Done::Data(data)) => {
+                let found: Vec<Content> = data.iter().map(Content::from).collect();
+                let expected = self.expected.remove(&number).unwrap_or_default();
+                if found != expected && !self.is_worn_out {
+                    return Err(format!("request {number} read {found:?} instead of {expected:?}"));
+                }
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+            Err(DeviceError::ReadOnly) if self.may_fail => {
+                self.is_worn_out = true;
+                Ok(())
+            }
+            Err(error) => Err(format!("request {number} failed: {error}; {}", self.pair.ftl.describe())),
+        }
+    }
+
+    fn check_rest(&self) -> Result<(), String> {
+        if self.next < self.asks.len() || !self.under_way.is_empty() {
+            let left = self.asks.len() - self.next + self.under_way.len();
+            return Err(format!(
+                "{left} requests never complete: {}; {}",
+                self.pair.ftl.describe(),
+                self.pair.device.describe()
+            ));
+        }
+        self.pair.ftl.audit();
+        let found = self.pair.contents();
+        match (0..found.len()).find(|&unit| found[unit] != self.model[unit]) {
+            Some(unit) if !self.is_worn_out => Err(format!("unit {unit} holds wrong data at rest")),
+            _ => Ok(()),
+        }
+    }
+
+    fn to_end(&mut self) -> Result<(), String> {
+        while self.step()? {}
+        Ok(())
+    }
+}
+
+fn policy() -> Policy {
+    Policy { range_flushed: RangeFlushed::Itself, ..DeviceKind::D1.policy() }
+}
+
+/// The pair of a new device.
+fn fresh(spec: &WorldSpec) -> Pair {
+    Pair::new(spec, Device::new(spec.config.clone(), spec.options()), true)
+}
+
+fn held<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, Fault> {
+    caught(work)?.map_err(Fault::Rule)
+}
+
+/// Judges what a recovered pair reads as.
+fn judge(oracle: &mut Oracle, log: &Log, contents: &[Content]) -> Result<(), Fault> {
+    match oracle.check(log, log.position(), |lpn| observed(contents, lpn)) {
+        Verdict::Violation(violation) => Err(Fault::Contract(violation)),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a recovered pair still takes writes, and gives them back.
+fn exercise(spec: &WorldSpec, pair: Pair) -> Result<(), Fault> {
+    let units = pair.ftl.layout().user_units;
+    let mut random = RandomStream::new(spec.seed, "crash-host-ftl-exercise");
+    let ask = |number: u64| {
+        let what = if number.is_multiple_of(16) { What::Flush } else { What::Write };
+        let (first, pattern) = (random.below(units), mix(number));
+        Ask { what, first, units: 1, fua: false, tag: 0, submitter: number as u16, pause: 0, pattern }
+    };
+    let mut run = Run::new(spec, pair, (0..3 * units).map(ask).collect());
+    held(|| run.to_end())
+}
+
+/// One boot with these requests: counts, and the fault or the pair of the next boot. If a cut is `asked` for it is the only one.
+fn live(
+    spec: &WorldSpec,
+    boot: u32,
+    pair: Pair,
+    asks: Vec<Ask>,
+    asked: Option<&Token>,
+    counts: &mut Counts,
+) -> Result<Pair, Box<(Found, Run)>> {
+    let Effort { events_every, exercise_every, states_max, boots, .. } = spec.effort;
+    counts.histories += 1;
+    let stream = |what: &str| RandomStream::new(spec.seed, &format!("crash-host-ftl-{what}-{boot}"));
+    let [mut carry, mut tears, mut thin] = ["carry", "tears", "thin"].map(stream);
+    let mut run = Run::new(spec, pair, asks);
+    let mut oracle = Oracle::new(policy());
+    let mut known: BTreeMap<u64, Vec<Content>> = BTreeMap::new();
+    let (mut chosen, mut offers) = (None, 0);
+    let fault = |run: &Run, torn: &[Torn], fault| {
+        let (cut, torn, nested) = (run.pair.events, torn.to_vec(), Vec::new());
+        Box::new((Found { fault, boot, cut, torn, nested }, run.clone()))
+    };
+    let most = states_max.map_or(u64::MAX, |all| all / u64::from(boots.max(1)));
+    loop {
+        let now = run.cut_instant();
+        counts.moments += 1;
+        let is_ahead = counts.distinct >= most * u64::from(boot + 1);
+        let torn = match asked {
+            Some(token) if token.cut == run.pair.events => vec![token.torn.clone()],
+            Some(_) => Vec::new(),
+            None if is_ahead || thin.below(u64::from(events_every)) != 0 => {
+                counts.moments_left_out += 1;
+                Vec::new()
+            }
+            None => combinations(&run.pair.device.interrupted(now), &mut tears),
+        };
+        for torn in torn {
+            let media =
+                caught(|| cut_device(&run.pair.device, now, &torn)).map_err(|why| fault(&run, &torn, why))?;
+            counts.states += 1;
+            let digest = media.digest();
+            if !known.contains_key(&digest) {
+                counts.distinct += 1;
+                let after = Pair::wake(spec, media).map_err(|why| fault(&run, &torn, why))?;
+                known.insert(digest, after.contents());
+                let is_exercised = asked.is_some()
+                    || exercise_every > 0 && thin.below(u64::from(exercise_every) / 4 + 1) == 0;
+                if is_exercised {
+                    counts.exercised += 1;
+                    exercise(spec, after).map_err(|why| fault(&run, &torn, why))?;
+                }
+            }
+            counts.judged += 1;
+            judge(&mut oracle, &run.log, &known[&digest]).map_err(|why| fault(&run, &torn, why))?;
+        }
+        offers += 1;
+        if carry.below(offers) == 0 {
+            let cells = run.pair.device.interrupted(now).len();
+            let torn: Vec<Torn> = (0..cells)
+                .map(|_| [Torn::Absent, Torn::Damaged, Torn::Done][carry.below(3) as usize])
+                .collect();
+            chosen = Some(cut_device(&run.pair.device, now, &torn));
+        }
+        if asked.is_some_and(|token| token.cut == run.pair.events)
+            && asked.is_some_and(|token| !token.torn.is_empty())
+        {
+            break;
+        }
+        match held(|| run.step()) {
+            Ok(true) => counts.events += 1,
+            Ok(false) => break,
+            Err(why) => return Err(fault(&run, &[], why)),
+        }
+    }
+    Pair::wake(spec, chosen.expect("a boot has at least one cut")).map_err(|why| fault(&run, &[], why))
+}
+
+/// The pair at the beginning of a boot.
+fn reached(
+    spec: &WorldSpec,
+    boot: u32,
+    counts: &mut Counts,
+    explores: bool,
+) -> Result<Pair, Box<(Found, Run)>> {
+    let quiet = WorldSpec {
+        effort: Effort { states_max: Some(0), exercise_every: 0, ..spec.effort },
+        ..spec.clone()
+    };
+    let spec = if explores { spec } else { &quiet };
+    (0..boot).try_fold(fresh(spec), |pair, boot| {
+        let asks = history(spec, boot, pair.ftl.layout().user_units);
+        live(spec, boot, pair, asks, None, counts)
+    })
+}
+
+/// Explores a world to its end or to its first fault.
+pub(super) fn explore_world(spec: &WorldSpec) -> (Counts, Option<Found>) {
+    let mut counts = Counts { worlds: 1, ..Counts::default() };
+    let found = reached(spec, spec.effort.boots, &mut counts, true).err().map(|violation| violation.0);
+    (counts, found)
+}
+
+fn chosen(asks: Vec<Ask>, ops: &Chosen) -> Result<Vec<Ask>, String> {
+    let Chosen::Some(list) = ops else { return Ok(asks) };
+    let known = asks.len();
+    let find =
+        |op: &u32| asks.get(*op as usize).copied().ok_or(format!("operation {op}: the history has {known}"));
+    list.iter().map(find).collect()
+}
+
+/// Does again what a token says: the fault, if there is one, and the drawing.
+///
+/// # Errors
+/// The token names operations that the history does not have, or a cut of a recovery, which writes nothing here.
+pub(super) fn replay(spec: &WorldSpec, token: &Token) -> Result<(Option<Fault>, String), String> {
+    if !token.nested.is_empty() {
+        return Err("the recovery of a host FTL writes nothing, so it has no cuts".into());
+    }
+    let mut counts = Counts::default();
+    let pair = match reached(spec, token.boot, &mut counts, false) {
+        Ok(pair) => pair,
+        Err(violation) => {
+            return Ok((
+                Some(violation.0.fault),
+                format!("boot {} before it cannot be reached\n", violation.0.boot),
+            ));
+        }
+    };
+    let asks = chosen(history(spec, token.boot, pair.ftl.layout().user_units), &token.ops)?;
+    match live(spec, token.boot, pair, asks, Some(token), &mut counts) {
+        Ok(_) => Ok((None, String::new())),
+        Err(violation) => {
+            let (found, run) = *violation;
+            let drawing = drawing(spec, &found, &run);
+            Ok((Some(found.fault), drawing))
+        }
+    }
+}
+
+/// The shortest list of requests of the boot after which a fault of the same sort is found, as a token.
+pub(super) fn shortest(spec: &WorldSpec, found: &Found) -> Option<Token> {
+    let mut counts = Counts::default();
+    let start = reached(spec, found.boot, &mut counts, false).ok()?;
+    let asks = history(spec, found.boot, start.ftl.layout().user_units);
+    let effort = Effort {
+        events_every: 1,
+        states_max: Some(4_000 * u64::from(spec.effort.boots)),
+        exercise_every: 0,
+        ..spec.effort
+    };
+    let spec = WorldSpec { effort, ..spec.clone() };
+    let mut runs = 0;
+    let mut explore = |ops: &[u32]| -> Option<Found> {
+        runs += 1;
+        let asks = ops.iter().map(|op| asks[*op as usize]).collect();
+        let violation = live(&spec, found.boot, start.clone(), asks, None, &mut Counts::default()).err()?;
+        let (other, _) = *violation;
+        (runs <= MINIMISE_RUNS_MAX && other.fault.resembles(&found.fault)).then_some(other)
+    };
+    let all: Vec<u32> = (0..asks.len() as u32).collect();
+    explore(&all)?;
+    let mut best: Option<(Vec<u32>, Found)> = None;
+    minimise(&all, |ops| {
+        let other = explore(ops);
+        let fails = other.is_some();
+        if let Some(other) = other {
+            best = Some((ops.to_vec(), other));
+        }
+        fails
+    });
+    best.map(|(ops, found)| found.token(&spec, Chosen::Some(ops)))
+}
+
+fn drawing(spec: &WorldSpec, found: &Found, run: &Run) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "{} seed {} boot {}", spec.config.name, spec.seed, found.boot);
+    let _ = writeln!(out, "power cut before event {} at {:?}", found.cut, run.cut_instant());
+    let violation = match &found.fault {
+        Fault::Contract(violation) => Some(violation),
+        _ => None,
+    };
+    let media = cut_device(&run.pair.device, run.cut_instant(), &found.torn);
+    if let Ok(after) = Pair::wake(spec, media) {
+        let seen = after.contents();
+        out += &draw(&run.log, run.log.position(), policy(), |lpn| observed(&seen, lpn), violation);
+    }
+    let _ = writeln!(out, "{}", run.pair.ftl.describe());
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::devices::{host_ftl_names, tiny};
+
+    fn specs() -> impl Iterator<Item = WorldSpec> {
+        let of =
+            |name| WorldSpec { config: tiny(name).unwrap(), seed: 3, planted: None, effort: Effort::SHALLOW };
+        host_ftl_names().map(of)
+    }
+
+    /// Histories without any power loss, on devices that are nearly full.
+    #[test]
+    fn requests_are_answered_and_read_back() {
+        for spec in specs() {
+            for seed in 0..20 {
+                let spec = WorldSpec { seed, ..spec.clone() };
+                let pair = fresh(&spec);
+                let asks = history(&spec, 0, pair.ftl.layout().user_units);
+                let mut run = Run::new(&spec, pair, asks);
+                run.to_end().unwrap_or_else(|error| panic!("{} seed {seed}: {error}", spec.config.name));
+                exercise(&spec, run.pair)
+                    .unwrap_or_else(|error| panic!("{} seed {seed}: {error:?}", spec.config.name));
+            }
+        }
+    }
+
+    #[test]
+    fn a_world_repeats() {
+        for spec in specs() {
+            let (counts, found) = explore_world(&spec);
+            assert_eq!(found, None, "{}", spec.config.name);
+            assert_eq!(explore_world(&spec), (counts, None));
+            assert!(counts.states > 200 && counts.distinct > 100, "{counts:?}");
+        }
+    }
+}
