@@ -19,6 +19,11 @@ pub struct Marks {
 }
 
 impl Marks {
+    /// The numbers of so many groups together.
+    pub fn times(self, groups: u32) -> Self {
+        Self { budget: self.budget * groups, high: self.high * groups, reserve: self.reserve * groups }
+    }
+
     /// The user's share of the budget with `free` free blocks, by QBLKe's line between reserve and high (open-channel §7.2).
     pub fn linear_share(self, free: u32) -> u32 {
         match free {

@@ -190,8 +190,7 @@ impl HostFtl {
         if self.rings[ring].room() < count {
             return false;
         }
-        // A user who waits for space waits for GC, whatever the limiter says.
-        let is_active = self.user_is_active() && self.has_space_for(1);
+        let is_active = self.user_limits_gc();
         match &mut self.limiter {
             Limiter::Windows(windows) => (0..count).all(|_| windows.admit_gc(1, is_active)),
             Limiter::Scores(scores) => scores.admit_gc(count as u32, is_active),

@@ -357,11 +357,16 @@ impl Lines {
         let first = line.columns[0];
         let others = (0..self.layout.columns).filter(|&column| column != first);
         let blocks = std::iter::once(first).chain(others).map(|column| self.block(id, column));
-        let blocks = blocks.filter(|block| !self.bad[block.index()]).collect();
+        let blocks = blocks.collect();
         let group = self.group_of(id);
         self.free[group].retain(|&line| line != id);
         self.get_mut(id).state = LineState::Erasing;
         blocks
+    }
+
+    /// The block that holds a line's start metadata.
+    pub(super) fn first_block(&self, id: LineId) -> BlockId {
+        self.block(id, self.get(id).columns[0])
     }
 
     pub(super) fn erase_failed(&mut self, block: BlockId) {

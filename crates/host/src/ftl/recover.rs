@@ -189,10 +189,16 @@ impl Recovery {
                     if record.owner == Owner::Meta {
                         match content.and_then(TrimPage::decode) {
                             Some(trim) => drop(self.trims.insert(ppa, (record.seq, trim.ranges))),
-                            None if page == 0 && found.start.is_none() => {
-                                let left_out: Vec<u32> = (0..column).collect();
+                            None if page == 0 => {
+                                // A block that could not be erased may hold an older one.
+                                let known = found.start.as_ref().map_or(0, |start| start.line);
                                 let start = content.and_then(LineStart::decode);
-                                found.start = start.filter(|start| start.left_out.starts_with(&left_out));
+                                let is_first = |start: &LineStart| {
+                                    (0..).find(|at| !start.left_out.contains(at)) == Some(column)
+                                };
+                                found.start = start
+                                    .filter(|start| start.line > known && is_first(start))
+                                    .or(found.start.take());
                             }
                             None => {}
                         }

@@ -16,7 +16,7 @@
 
 use super::collect::Collecting;
 use super::config::{HostFtlConfig, Invalidation, Layout, Limits};
-use super::lines::{LineId, Lines, MetaPage};
+use super::lines::{LineId, LineState, Lines, MetaPage};
 use super::map::{HostMap, Slot, Word};
 use super::metrics::HostFtlMetrics;
 use super::planted::PlantedHostBug;
@@ -158,6 +158,8 @@ pub struct HostFtl {
     wheel: u64,
     now: Instant,
     user_was_active: Option<Instant>,
+    /// Whether the request that was looked at last needs a line that GC has to free.
+    user_waits_for_space: bool,
     /// Time at which the entries of each ring are padded.
     pad_at: Vec<Option<Instant>>,
     recovery: Option<Box<Recovery>>,
@@ -187,7 +189,9 @@ impl HostFtl {
         let lines = Lines::new(&layout);
         let free = layout.lines * layout.blocks_per_line();
         let limiter = match config.limits {
-            Limits::Windows => Limiter::Windows(Windows::new(layout.marks, free)),
+            Limits::Windows => {
+                Limiter::Windows(Windows::new(layout.marks.times(layout.groups), free * layout.groups))
+            }
             Limits::Scores => Limiter::Scores(Scores::new(layout.marks, &vec![free; groups])),
         };
         Ok(Self {
@@ -213,6 +217,7 @@ impl HostFtl {
             wheel: 0,
             now: Instant::ZERO,
             user_was_active: None,
+            user_waits_for_space: false,
             pad_at: vec![None; rings],
             recovery: None,
             early: VecDeque::new(),
@@ -615,7 +620,8 @@ impl HostFtl {
         let room = self.rings[ring].room() + self.rings[ring].sync - self.rings[ring].published;
         let units = if is_trim { left.min(TRIM_UNITS_MAX) } else { left.min(room) };
         let entries = if is_trim { 1 } else { units as u32 };
-        if !self.has_space_for(entries) || !self.admit_user(entries) {
+        self.user_waits_for_space = !self.has_space_for(entries);
+        if self.user_waits_for_space || !self.admit_user(entries) {
             // What is refused may wait for entries that do not fill a page.
             (0..self.rings.len()).for_each(|ring| self.kick(ring));
             return false;
@@ -653,7 +659,7 @@ impl HostFtl {
     }
 
     /// Whether so many units more leave GC what it needs: a line in each group to copy to, and padding.
-    pub(super) fn has_space_for(&self, units: u32) -> bool {
+    fn has_space_for(&self, units: u32) -> bool {
         let pending: u64 = self.rings.iter().map(Ring::pending).sum();
         let padding = (self.rings.len() * 2) as u64 * u64::from(self.layout.program_units());
         let reserve = u64::from(self.layout.groups) * u64::from(self.layout.data_units());
@@ -669,9 +675,10 @@ impl HostFtl {
         }
     }
 
-    /// Whether the user wrote in the last seconds.
-    pub(super) fn user_is_active(&self) -> bool {
-        self.user_was_active.is_some_and(|at| self.now.since(at) < self.config.user_active_for)
+    /// Whether GC has to leave room to the user: it wrote in the last seconds, and does not wait for what only GC can give.
+    pub(super) fn user_limits_gc(&self) -> bool {
+        !self.user_waits_for_space
+            && self.user_was_active.is_some_and(|at| self.now.since(at) < self.config.user_active_for)
     }
 
     fn accept_write(&mut self, ring: usize, lpn: Lpn, payload: Payload, tags: [Tag; 2]) {
@@ -932,10 +939,10 @@ impl HostFtl {
     }
 
     fn free_changed(&mut self, group: usize) {
-        let free = self.lines.free_count(group) * self.layout.blocks_per_line();
+        let blocks = |group| self.lines.free_count(group) * self.layout.blocks_per_line();
         match &mut self.limiter {
-            Limiter::Windows(windows) => windows.set_free(free),
-            Limiter::Scores(scores) => scores.set_free(group, free),
+            Limiter::Windows(windows) => windows.set_free((0..self.collecting.len()).map(blocks).sum()),
+            Limiter::Scores(scores) => scores.set_free(group, blocks(group)),
         }
     }
 
@@ -1086,6 +1093,12 @@ impl HostFtl {
         }
         let at =
             self.erasing.iter().position(|erasing| erasing.line == line).expect("the line is being erased");
+        if !is_done && block == self.lines.first_block(line) {
+            // Its start metadata stays, so the other blocks must: what it describes is there, though nothing of it is valid.
+            self.erasing.remove(at);
+            self.lines.get_mut(line).state = LineState::Retired;
+            return self.free_changed(self.lines.group_of(line));
+        }
         self.erasing[at].left -= 1;
         while !self.erasing[at].waiting.is_empty() {
             self.erase_next(at);
