@@ -670,6 +670,47 @@ mod tests {
         }
     }
 
+    /// Cuts the power when the last of these requests was answered, with everything that is under way undone.
+    fn after(device: &str, asks: Vec<Ask>) -> (Result<(), Fault>, Run) {
+        let spec =
+            WorldSpec { config: tiny(device).unwrap(), seed: 1, planted: None, effort: Effort::SHALLOW };
+        let last = asks.len() - 1;
+        let mut run = Run::new(&spec, fresh(&spec), asks);
+        while run.next <= last || run.under_way.contains(&last) {
+            assert!(run.step().unwrap(), "the last request is answered");
+        }
+        let media = cut_device(&run.pair.device, run.cut_instant(), &[]);
+        let contents = Pair::wake(&spec, media).unwrap().contents();
+        (judge(&mut Oracle::new(policy()), &run.log, &contents), run)
+    }
+
+    const PLAIN: Ask = Ask {
+        what: What::Write,
+        first: 20,
+        units: 1,
+        fua: false,
+        tag: 0,
+        submitter: 0,
+        pause: 0,
+        pattern: 7,
+    };
+
+    /// Found by a cut: the second TRIM has nothing to do, and relied on the first, which was in the ring of another submitter.
+    #[test]
+    fn regression_a_trim_with_fua_waits_for_the_trim_that_it_relies_on() {
+        let trim = Ask { what: What::Trim, ..PLAIN };
+        let asks = vec![
+            PLAIN,
+            Ask { what: What::Flush, ..PLAIN },
+            trim,
+            Ask { submitter: 1, fua: true, pause: 1, ..trim },
+        ];
+        for device in ["tiny-pblk-rings", "tiny-qblke"] {
+            let (verdict, run) = after(device, asks.clone());
+            assert_eq!(verdict, Ok(()), "{}", run.pair.ftl.describe());
+        }
+    }
+
     #[test]
     fn a_world_repeats() {
         for spec in specs() {

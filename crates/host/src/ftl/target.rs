@@ -639,10 +639,15 @@ impl HostFtl {
             None => self.accept_trim(ring, first, units),
         }
         queued.done += units;
-        let position = self.rings[ring].mem;
-        match queued.targets.iter_mut().find(|(other, _)| *other == ring) {
-            Some((_, last)) => *last = position,
-            None => queued.targets.push((ring, position)),
+        // What is deallocated already may be so by a record in any ring.
+        let all = 0..self.rings.len();
+        let rings = if is_trim { all } else { ring..ring + 1 };
+        for ring in rings {
+            let position = self.rings[ring].mem;
+            match queued.targets.iter_mut().find(|(other, _)| *other == ring) {
+                Some((_, last)) => *last = position,
+                None => queued.targets.push((ring, position)),
+            }
         }
         self.queued[own].push_front(queued);
         true
