@@ -29,8 +29,10 @@ use std::fmt::Write as _;
 const DEPTH: usize = 5;
 /// Commands of the host FTL at the device and on their way at most.
 const DEVICE_DEPTH: usize = 12;
-/// Longest time from an offer to the device, in nanoseconds.
-const WAY_NS: u64 = 20_000;
+/// Longest time from an offer to the device, in nanoseconds: as a rule, and for some, so that a read meets a line that GC has emptied.
+const WAY_NS: [u64; 2] = [20_000, 6_000_000];
+/// One read in this many is slow, and one other command.
+const SLOW_EVERY: [u64; 2] = [3, 40];
 /// Events of a run at most: a base, and an addition per request.
 const EVENTS_MIN: u32 = 8_000;
 const EVENTS_PER_OP: u32 = 1_000;
@@ -128,8 +130,8 @@ enum Moment {
     Device(Event),
     /// The next request may be submitted.
     Submit,
-    /// A command reaches the device.
-    Arrive,
+    /// The next command of this queue reaches the device.
+    Arrive(u16),
     Wake,
 }
 
@@ -141,9 +143,10 @@ struct Pair {
     agenda: Agenda<Moment>,
     device_effects: Vec<DeviceEffect>,
     effects: Vec<Effect>,
-    way: VecDeque<Command>,
-    last_arrival: Instant,
-    at_device: usize,
+    /// Commands on their way, by queue, and when the last one arrives. Only those of one queue keep their order.
+    way: BTreeMap<u16, (VecDeque<Command>, Instant)>,
+    /// Commands on their way and at the device.
+    below: usize,
     random: RandomStream,
     answers: Vec<(u64, Result<Done, DeviceError>)>,
     events: u32,
@@ -166,9 +169,8 @@ impl Pair {
             agenda: Agenda::default(),
             device_effects: Vec::new(),
             effects: Vec::new(),
-            way: VecDeque::new(),
-            last_arrival: Instant::ZERO,
-            at_device: 0,
+            way: BTreeMap::new(),
+            below: 0,
             random: RandomStream::new(spec.seed, "crash-host-ftl-way"),
             answers: Vec::new(),
             events: 0,
@@ -198,12 +200,18 @@ impl Pair {
             done += 1;
             match std::mem::replace(effect, Effect::Transferred(0)) {
                 Effect::Offer(offer) => {
-                    let has_room = self.at_device + self.way.len() < DEVICE_DEPTH;
+                    let has_room = self.below < DEVICE_DEPTH;
                     if has_room {
-                        let arrives = now + Duration::from_nanos(self.random.below(WAY_NS));
-                        self.last_arrival = self.last_arrival.max(arrives);
-                        self.agenda.at(self.last_arrival, Moment::Arrive);
-                        self.way.push_back(offer.command);
+                        self.below += 1;
+                        let is_read = matches!(offer.command.op, Op::PpaRead { .. });
+                        let is_slow =
+                            self.ftl.is_ready() && self.random.below(SLOW_EVERY[usize::from(!is_read)]) == 0;
+                        let way = Duration::from_nanos(self.random.below(WAY_NS[usize::from(is_slow)]));
+                        let queue = offer.command.queue;
+                        let (commands, last) = self.way.entry(queue).or_default();
+                        *last = (*last).max(now + way);
+                        self.agenda.at(*last, Moment::Arrive(queue));
+                        commands.push_back(offer.command);
                     }
                     let answer = if has_room { Input::Accepted } else { Input::Busy };
                     self.ftl.handle(now, answer, &mut self.effects);
@@ -222,9 +230,9 @@ impl Pair {
         self.events += 1;
         match moment {
             Moment::Device(event) => self.device.event(now, event, &mut self.device_effects),
-            Moment::Arrive => {
-                let command = self.way.pop_front().expect("one command for each arrival");
-                self.at_device += 1;
+            Moment::Arrive(queue) => {
+                let commands = self.way.get_mut(&queue).map(|(commands, _)| commands);
+                let command = commands.and_then(VecDeque::pop_front).expect("one command for each arrival");
                 self.device.command(now, command, &mut self.device_effects);
             }
             Moment::Wake => self.tell(now, Input::Wake),
@@ -236,7 +244,7 @@ impl Pair {
                 DeviceEffect::At(at, event) => self.agenda.at(at, Moment::Device(event)),
                 DeviceEffect::Accepted { .. } => {}
                 DeviceEffect::Complete(completion) => {
-                    self.at_device -= 1;
+                    self.below -= 1;
                     self.tell(now, Input::Completed { id: completion.id, result: completion.result });
                 }
             }

@@ -43,6 +43,7 @@ pub(crate) fn host_ftl(name: &str) -> Option<HostFtlConfig> {
         entries: 16 * u32::from(*rings),
         over_provisioning: if shape.wears_out() { 0.6 } else { 0.5 },
         programs_per_die: 2,
+        queues: 3,
         pad_after: Duration::from_millis(3),
         user_active_for: Duration::from_millis(5),
         ..HostFtlConfig::qblke(*rings)

@@ -389,7 +389,8 @@ impl HostFtl {
 
     pub(super) fn read(&mut self, ppas: &[Ppa], task: Task) {
         let blocks = ppas.len() as u32 * self.layout.unit_sectors as u32;
-        self.send(Op::PpaRead { ppas: ppas.into(), blocks }, 0, task);
+        // Reads depend on nothing that is under way, so they take any queue.
+        self.send(Op::PpaRead { ppas: ppas.into(), blocks }, self.next_id as u32, task);
     }
 
     // ---- requests ----
