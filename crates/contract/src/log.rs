@@ -139,7 +139,13 @@ impl Submission {
             | Op::SegReport { .. }
             | Op::PpaRead { .. }
             | Op::PpaWrite(_)
-            | Op::PpaErase(_) => return None,
+            | Op::PpaErase(_)
+            | Op::PpaCopy(_)
+            | Op::OpenGeometry
+            | Op::ChunkReport { .. }
+            | Op::ChunkNotices { .. }
+            | Op::BlockMarks { .. }
+            | Op::MarkBlocks(_) => return None,
         };
         let order = command.stream.map(|stream| {
             let role = if kind == Kind::Barrier { Order::Barrier } else { Order::Within };

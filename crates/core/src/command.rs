@@ -7,6 +7,8 @@
 //! sequence number of its own at acceptance, which no completion carries (commands §3.4).
 
 use crate::oob::OobRecord;
+pub use crate::open::PLACES_MAX;
+use crate::open::{BlockMark, ChunkReport, MarkBlocks, Notice, OpenError, OpenGeometry, PpaCopy};
 use crate::random::mix;
 use crate::units::{Address, LBA_BYTES, Lba, Lpn, Ppa};
 pub use crate::units::{SegmentId, StreamId};
@@ -20,8 +22,6 @@ pub const PAGE_NAMESPACE: u16 = 0;
 pub const APPEND_NAMESPACE: u16 = 1;
 /// Number of the open channel (commands §1.7).
 pub const OPEN_NAMESPACE: u16 = 2;
-/// Maximum number of physical addresses that one command of the open channel names (commands §6).
-pub const PLACES_MAX: usize = 64;
 /// Size of a physical address on the link, in bytes.
 const PLACE_BYTES: u64 = 8;
 
@@ -116,14 +116,26 @@ pub enum Op {
     SegReport { segment: SegmentId },
     /// Open channel: read physical units; `blocks` is their total length in sectors (commands §6.1).
     PpaRead { ppas: Box<[Ppa]>, blocks: u32 },
-    /// Open channel: program whole pages, each unit with its out-of-band record (commands §6.2). Boxed, because every
-    /// command has the size of the largest variant.
+    /// Open channel: program whole write units, each unit with its out-of-band record (commands §6.2). Boxed, because
+    /// every command has the size of the largest variant.
     PpaWrite(Box<PpaWrite>),
-    /// Open channel: erase the erase blocks that contain these units (commands §6.3).
+    /// Open channel: reset the chunks that contain these units, which erases their blocks (commands §6.3).
     PpaErase(Box<[Ppa]>),
+    /// Open channel: copy units inside of the device (commands §6.10).
+    PpaCopy(Box<PpaCopy>),
+    /// Open channel: report the geometry (commands §6.11).
+    OpenGeometry,
+    /// Open channel: report `count` chunks from number `first` on, counted over the device (commands §6.12).
+    ChunkReport { first: u32, count: u32 },
+    /// Open channel: report the notices with larger numbers than `after` (commands §6.13).
+    ChunkNotices { after: u64 },
+    /// Open channel: the table of bad blocks of a parallel unit (commands §6.14).
+    BlockMarks { parallel_unit: u32 },
+    /// Open channel: set marks in the table of bad blocks (commands §6.15).
+    MarkBlocks(Box<MarkBlocks>),
 }
 
-/// A program of whole pages of the open channel.
+/// A program of whole write units of the open channel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PpaWrite {
     /// Physical addresses, in the order of the data.
@@ -134,6 +146,22 @@ pub struct PpaWrite {
     pub records: Box<[OobRecord]>,
     /// Contents.
     pub data: Data,
+}
+
+impl Op {
+    /// Whether the command reads or reports and changes nothing. A FLUSH is no such command.
+    pub fn only_reads(&self) -> bool {
+        matches!(
+            self,
+            Self::Read { .. }
+                | Self::SegReport { .. }
+                | Self::PpaRead { .. }
+                | Self::OpenGeometry
+                | Self::ChunkReport { .. }
+                | Self::ChunkNotices { .. }
+                | Self::BlockMarks { .. }
+        )
+    }
 }
 
 impl From<PpaWrite> for Op {
@@ -369,6 +397,14 @@ pub enum Done {
     Segment(Box<SegmentReport>),
     /// Result of a read of the open channel. Boxed, because every answer has the size of the largest variant.
     Units(Box<Units>),
+    /// Geometry of the open channel.
+    Geometry(Box<OpenGeometry>),
+    /// Chunks, in order.
+    Chunks(Box<[ChunkReport]>),
+    /// Notices, oldest first.
+    Notices(Box<[Notice]>),
+    /// Marks of the erase blocks of a parallel unit: block by block, and of each block plane by plane.
+    Marks(Box<[BlockMark]>),
 }
 
 /// State of a segment (commands §5.4).
@@ -391,6 +427,8 @@ pub struct Units {
     pub data: Vec<Payload>,
     /// Out-of-band records.
     pub records: Vec<OobRecord>,
+    /// Those of the addresses whose read needed much error correction: their chunks should be copied soon.
+    pub refresh: Vec<Ppa>,
 }
 
 /// Reason why a command failed. A failed command promises nothing; what it may still have changed is stated per
@@ -414,11 +452,13 @@ pub enum DeviceError {
     OutOfOrder { at: Address, expected: u32 },
     /// A write of a unit that is written already; nothing was changed.
     Overwrite { at: Address },
-    /// A write of part of a page; nothing was changed.
+    /// A write of part of a page, or of a part of a write unit; nothing was changed.
     Misaligned { at: Address },
+    /// An error that only an open channel has; its kind says what was changed.
+    Open { at: Address, what: OpenError },
     /// A read of a unit that was not written since its last deallocation or erase.
     NotWritten { at: Address },
-    /// A first write to a segment while as many segments as the device allows are written in part.
+    /// A first write to a segment or chunk while as many as the device allows are written in part.
     TooManyOpen { limit: u32 },
     /// The source of a SHARE has no content.
     SourceUnmapped { lba: Lba },
@@ -443,10 +483,14 @@ impl fmt::Display for DeviceError {
                 write!(f, "write out of order at {at}: the write pointer is {expected}")
             }
             Self::Overwrite { at } => write!(f, "{at} is written already, and was not erased since"),
-            Self::Misaligned { at } => write!(f, "a write of a part of a page at {at}"),
+            Self::Misaligned { at } => write!(f, "a write of a part of a page or write unit at {at}"),
+            Self::Open { at, what } => what.describe(*at, f),
             Self::NotWritten { at } => write!(f, "{at} was never written"),
             Self::TooManyOpen { limit } => {
-                write!(f, "{limit} segments are written in part already, the most that the device allows")
+                write!(
+                    f,
+                    "{limit} segments or chunks are written in part already, the most that the device allows"
+                )
             }
             Self::SourceUnmapped { lba } => write!(f, "source sector {} has no content", lba.0),
             Self::InvalidBatch { lba } => write!(f, "destination sector {} occurs twice", lba.0),
@@ -510,6 +554,11 @@ impl Command {
                     + u64::from(write.blocks) * LBA_BYTES
             }
             Op::PpaRead { ppas, .. } | Op::PpaErase(ppas) => ppas.len() as u64 * PLACE_BYTES,
+            Op::PpaCopy(copy) => {
+                (copy.sources.len() + copy.destinations.len()) as u64 * PLACE_BYTES
+                    + copy.records.as_ref().map_or(0, |records| records.len() as u64 * OobRecord::BYTES)
+            }
+            Op::MarkBlocks(marks) => marks.places.len() as u64 * PLACE_BYTES,
             _ => 0,
         }
     }
@@ -521,6 +570,11 @@ impl Command {
             Op::PpaRead { ppas, blocks } => {
                 ppas.len() as u64 * OobRecord::BYTES + u64::from(*blocks) * LBA_BYTES
             }
+            Op::OpenGeometry => OpenGeometry::BYTES,
+            Op::ChunkReport { count, .. } => u64::from(*count) * ChunkReport::BYTES,
+            Op::ChunkNotices { .. } => Notice::KEPT_MAX as u64 * Notice::BYTES,
+            // A byte for each block, and a page of the table at least.
+            Op::BlockMarks { .. } => OpenGeometry::BYTES,
             _ => 0,
         }
     }

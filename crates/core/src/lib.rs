@@ -18,6 +18,7 @@ pub mod metrics;
 #[cfg(feature = "mutants")]
 pub mod mutant;
 pub mod oob;
+pub mod open;
 pub mod random;
 pub mod signal;
 pub mod time;

@@ -15,8 +15,9 @@ pub(super) use shape::Habit;
 use flashweir_core::Duration;
 use flashweir_device::DeviceConfig;
 use flashweir_device::config::{
-    Allocation, AppendConfig, AppendMode, BufferConfig, BufferMode, Cell, EraseTime, FaultConfig,
-    FirmwareKind, FtlConfig, Miss, OrderConfig, PersistPolicy, RangeFlushSupport,
+    Allocation, AppendConfig, AppendMode, BufferConfig, BufferMode, Cell, ChunkSpan, EraseTime, FaultConfig,
+    FirmwareKind, FtlConfig, Miss, OpenConfig, OpenVersion, OrderConfig, PersistPolicy, PointerMove,
+    RangeFlushSupport,
 };
 use flashweir_host::{DeadlineConfig, Dispatch, Epochs, HostConfig, Scheduler, Wait};
 use shape::{Layer, PLAIN, Shape};
@@ -147,7 +148,8 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 
 /// Their names, and behind them those of tiny devices with segments, with an open channel, and below a host FTL.
 pub fn all_names() -> impl Iterator<Item = &'static str> {
-    names().chain(APPEND.iter().map(|(name, ..)| *name)).chain(OPEN).chain(host_ftl_names())
+    let open = OPEN.iter().map(|(name, ..)| *name);
+    names().chain(APPEND.iter().map(|(name, ..)| *name)).chain(open).chain(host_ftl_names())
 }
 
 /// The shape of the tiny device called `name`, from the table or drawn.
@@ -252,29 +254,69 @@ pub(super) fn tiny_append() -> impl Iterator<Item = DeviceConfig> {
     })
 }
 
-/// Names of tiny devices with an open channel.
-const OPEN: [&str; 3] = ["tiny-open", "tiny-open-planes", "tiny-open-failing"];
+/// An open channel of chunks of one block, as OCSSD 2.0 has it.
+const CHUNKS: OpenConfig = OpenConfig {
+    version: OpenVersion::V20,
+    chunk: ChunkSpan::Plane,
+    write_pages: 1,
+    write_best_pages: 0,
+    cached_units: 0,
+    max_open: 0,
+    pointer: PointerMove::Accepted,
+};
+/// Chunks over both planes of a die, a page of each in a write.
+const WIDE_CHUNKS: OpenConfig = OpenConfig { chunk: ChunkSpan::Die, write_pages: 2, ..CHUNKS };
 
-/// Tiny devices with an open channel: pages of one unit and of several, planes that program together, operations that
-/// reads suspend, and a medium on which programs and erases fail.
+const FEW_BLOCKS: Shape = Shape { blocks_per_plane: 4, pages_per_block: 4, ..PLAIN };
+const TWO_PLANES: Shape =
+    Shape { cell: Cell::Mlc, parallel: [1, 2, 2], unit_bytes: 512, units_per_page: 2, ..FEW_BLOCKS };
+const FAILING: Shape = Shape { program_fail: 0.05, erase_fail: 0.1, endurance: 6, ..FEW_BLOCKS };
+
+/// Tiny devices with an open channel. They differ in the pages of a write, the blocks of a chunk, planes that program together,
+/// operations that reads suspend, the version of the interface, when write pointers move, and what fails.
+#[rustfmt::skip]
+const OPEN: [(&str, Shape, OpenConfig); 9] = [
+    ("tiny-open", FEW_BLOCKS, CHUNKS),
+    ("tiny-open-planes", TWO_PLANES, CHUNKS),
+    ("tiny-open-failing", FAILING, CHUNKS),
+    ("tiny-open-wide", Shape { pages_per_block: 6, ..TWO_PLANES }, OpenConfig { cached_units: 5, max_open: 3, ..WIDE_CHUNKS }),
+    // An indirection unit of two pages; the write pointer moves when they are programmed.
+    ("tiny-open-programmed", Shape { pages_per_block: 8, ..FEW_BLOCKS },
+        OpenConfig { write_pages: 2, pointer: PointerMove::Programmed, ..CHUNKS }),
+    ("tiny-open-programmed-wide", Shape { units_per_page: 1, ..TWO_PLANES },
+        OpenConfig { pointer: PointerMove::Programmed, max_open: 5, cached_units: 3, ..WIDE_CHUNKS }),
+    ("tiny-open-1.2", Shape { pages_per_block: 6, ..TWO_PLANES }, OpenConfig { version: OpenVersion::V12, cached_units: 8, ..WIDE_CHUNKS }),
+    ("tiny-open-1.2-failing", Shape { parallel: [2, 1, 1], ..FAILING }, OpenConfig { version: OpenVersion::V12, ..CHUNKS }),
+    // Half of the failed programs leave the chunk open.
+    ("tiny-open-wide-failing", Shape { parallel: [1, 1, 2], pages_per_block: 6, ..FAILING }, WIDE_CHUNKS),
+];
+
+/// Probability that a chunk goes on after a failed program, and that a read asks for a refresh, by the name of the device.
+fn open_faults(name: &str) -> (f64, f64) {
+    match name {
+        "tiny-open-wide-failing" => (0.5, 0.0),
+        "tiny-open-wide" => (0.0, 0.1),
+        _ => (0.0, 0.0),
+    }
+}
+
+/// Tiny devices with an open channel.
 pub(super) fn tiny_open() -> Vec<DeviceConfig> {
-    let small = Shape { blocks_per_plane: 4, pages_per_block: 4, ..PLAIN };
-    let planes = Shape { cell: Cell::Mlc, parallel: [1, 2, 2], unit_bytes: 512, units_per_page: 2, ..small };
-    let failing = Shape { program_fail: 0.05, erase_fail: 0.1, endurance: 6, ..small };
-    OPEN.into_iter().zip([small, planes, failing]).map(|(name, shape)| open_channel(name, shape)).collect()
+    OPEN.into_iter().map(|(name, shape, open)| open_channel(name, shape, open)).collect()
 }
 
 /// An open channel of this shape.
-fn open_channel(name: &str, shape: Shape) -> DeviceConfig {
+fn open_channel(name: &str, shape: Shape, open: OpenConfig) -> DeviceConfig {
     let config = shape.config_with(0.0);
-    let faults = FaultConfig { paired_page_loss: false, ..config.faults };
+    let (chunk_goes_on, refresh) = open_faults(name);
     DeviceConfig {
         name: name.into(),
         firmware: FirmwareKind::OpenChannel,
         ftl: FtlConfig::default(),
+        open,
         buffer: BufferConfig::default(),
         order: OrderConfig::default(),
-        faults,
+        faults: FaultConfig { paired_page_loss: false, chunk_goes_on, refresh, ..config.faults },
         ..config
     }
 }
@@ -287,6 +329,15 @@ mod tests {
     #[test]
     fn every_tiny_device_with_segments_is_valid_and_tiny() {
         for config in tiny_append() {
+            config.validate().unwrap_or_else(|e| panic!("{}: {e}", config.name));
+            let geometry = Geometry::new(&config);
+            assert!(geometry.user_units <= 240 && geometry.blocks() <= 64, "{}", config.name);
+        }
+    }
+
+    #[test]
+    fn every_tiny_device_with_an_open_channel_is_valid_and_tiny() {
+        for config in tiny_open() {
             config.validate().unwrap_or_else(|e| panic!("{}: {e}", config.name));
             let geometry = Geometry::new(&config);
             assert!(geometry.user_units <= 240 && geometry.blocks() <= 64, "{}", config.name);

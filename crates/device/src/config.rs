@@ -28,6 +28,9 @@ pub struct DeviceConfig {
     /// Segments.
     #[serde(default, skip_serializing_if = "AppendConfig::is_default")]
     pub append: AppendConfig,
+    /// The open channel.
+    #[serde(default, skip_serializing_if = "OpenConfig::is_default")]
+    pub open: OpenConfig,
     /// The write buffer.
     #[serde(default)]
     pub buffer: BufferConfig,
@@ -496,6 +499,81 @@ impl AppendConfig {
     }
 }
 
+/// The generation of the interface of an open channel (open-channel §6.6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OpenVersion {
+    /// OCSSD 1.2: a table of bad blocks, and a device that serves the last units of an open chunk from its memory.
+    #[serde(rename = "1.2")]
+    V12,
+    /// OCSSD 2.0: chunks with states, copies inside of the device, and a host that serves those units.
+    #[default]
+    #[serde(rename = "2.0")]
+    V20,
+}
+
+/// The blocks of a chunk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ChunkSpan {
+    /// One block.
+    #[default]
+    Plane,
+    /// One block of each plane of a die; pages of the chunk take turns on the planes.
+    Die,
+}
+
+/// When the write pointer of a chunk moves (open-channel §6.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PointerMove {
+    /// When a write is accepted, so that writes of a chunk may be under way together.
+    #[default]
+    Accepted,
+    /// When the programs of a write have ended; until then the chunk takes no other write.
+    Programmed,
+}
+
+/// The open channel (open-channel §6).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OpenConfig {
+    /// Generation of the interface.
+    pub version: OpenVersion,
+    /// Blocks of a chunk.
+    pub chunk: ChunkSpan,
+    /// Flash pages of a chunk in the smallest write. With 4 pages of 16 KiB, a device with an indirection unit of 64 KiB.
+    pub write_pages: u32,
+    /// Flash pages in the write that is best for speed, a multiple of `write_pages`; 0: as the smallest.
+    pub write_best_pages: u32,
+    /// Mapping units at the end of an open chunk that its flash does not give back (`mw_cunits`). With version 1.2 the device serves
+    /// them from its memory, with version 2.0 it refuses their reads.
+    pub cached_units: u32,
+    /// Chunks that may be open at a time; 0 is no limit.
+    pub max_open: u32,
+    /// When write pointers move.
+    pub pointer: PointerMove,
+}
+
+impl Default for OpenConfig {
+    fn default() -> Self {
+        Self {
+            version: OpenVersion::V20,
+            chunk: ChunkSpan::Plane,
+            write_pages: 1,
+            write_best_pages: 0,
+            cached_units: 0,
+            max_open: 0,
+            pointer: PointerMove::Accepted,
+        }
+    }
+}
+
+impl OpenConfig {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// What a completed write promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -608,6 +686,16 @@ pub struct FaultConfig {
     pub endurance: u32,
     /// Whether a power cut during a program may destroy the pages of the same word line that were written before.
     pub paired_page_loss: bool,
+    /// Open channel: probability that a chunk goes on with its next write unit after a failed program; otherwise it is closed early.
+    #[serde(skip_serializing_if = "is_zero_fraction")]
+    pub chunk_goes_on: f64,
+    /// Open channel: probability that the read of a page needs so much error correction that the chunk should be copied soon.
+    #[serde(skip_serializing_if = "is_zero_fraction")]
+    pub refresh: f64,
+}
+
+fn is_zero_fraction(value: &f64) -> bool {
+    *value == 0.0
 }
 
 impl DeviceConfig {

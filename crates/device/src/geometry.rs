@@ -1,9 +1,11 @@
 //! Counts that follow from the configuration: the flash array, which [`FlashGeometry`] describes, and the capacity that a host
 //! sees.
 
-use crate::config::{AppendConfig, DeviceConfig, FirmwareKind, Metadata, OWNERS_PER_PAGE, Translation};
+use crate::config::{
+    AppendConfig, ChunkSpan, DeviceConfig, FirmwareKind, Metadata, OWNERS_PER_PAGE, Translation,
+};
 use flashweir_core::units::LBA_BYTES;
-use flashweir_core::{Divisor, Lba, Lpn};
+use flashweir_core::{Divisor, Lba, Lpn, Ppa};
 use flashweir_ftl::geometry::{FlashCounts, FlashGeometry};
 use flashweir_ftl::segment_records::{SegmentRecord, records_per_page};
 use flashweir_ftl::{BlockId, PlaneId};
@@ -27,6 +29,23 @@ pub struct SegmentShape {
     pub log_blocks_per_region: u32,
     /// Reserved blocks in front of them, in the order in which blocks are reserved.
     log_from: u32,
+}
+
+/// Number of a chunk of an open channel, counted over the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChunkId(pub u32);
+
+/// The open channel in numbers (open-channel §6.7).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenShape {
+    /// Blocks of a chunk: planes over which its pages take turns. 0 without an open channel.
+    pub planes: u32,
+    /// Chunks of the device.
+    pub chunks: u32,
+    /// Flash pages of a chunk.
+    pub pages: u32,
+    /// Flash pages of the smallest write.
+    pub write_pages: u32,
 }
 
 /// Counts that follow from the configuration.
@@ -54,6 +73,8 @@ pub struct Geometry {
     pub map_lanes: u32,
     /// The append namespace.
     pub append: SegmentShape,
+    /// The open channel.
+    pub open: OpenShape,
     bad_fraction: f64,
 }
 
@@ -100,12 +121,23 @@ impl Geometry {
             map_blocks: 0,
             map_lanes: 0,
             append: SegmentShape::default(),
+            open: OpenShape::default(),
             channel_first: Vec::new(),
             bad_fraction: config.faults.factory_bad,
         };
         let physical = geometry.physical_units();
         if config.firmware == FirmwareKind::OpenChannel {
             geometry.user_units = physical;
+            let planes = match config.open.chunk {
+                ChunkSpan::Plane => 1,
+                ChunkSpan::Die => g.planes_per_die,
+            };
+            geometry.open = OpenShape {
+                planes,
+                chunks: geometry.blocks() / planes,
+                pages: planes * g.pages_per_block,
+                write_pages: config.open.write_pages,
+            };
             return geometry;
         }
         if config.firmware == FirmwareKind::Append {
@@ -194,6 +226,71 @@ impl Geometry {
         (0..self.append.log_blocks_per_region).map(move |i| nth_reserved(first + 2 * i + region))
     }
 
+    /// Parallel units of an open channel: planes, or dies where a chunk has a block of each plane.
+    pub fn parallel_units(&self) -> u32 {
+        self.open.chunks / self.blocks_per_plane
+    }
+
+    /// Units of a chunk.
+    #[inline]
+    pub fn chunk_units(&self) -> u32 {
+        self.open.pages * self.units_per_page
+    }
+
+    /// The chunk of an address of the open channel, and the unit's number in it.
+    #[inline]
+    pub fn chunk_of(&self, place: Ppa) -> (ChunkId, u32) {
+        let units = u64::from(self.chunk_units());
+        (ChunkId((place.0 / units) as u32), (place.0 % units) as u32)
+    }
+
+    /// Address of the first unit of page `page` of a chunk.
+    #[inline]
+    pub fn chunk_place(&self, chunk: ChunkId, page: u32) -> Ppa {
+        Ppa(u64::from(chunk.0) * u64::from(self.chunk_units()) + u64::from(page * self.units_per_page))
+    }
+
+    /// The flash page that is number `page` of a chunk: pages take turns on the planes.
+    #[inline]
+    pub fn chunk_page(&self, chunk: ChunkId, page: u32) -> PageAddr {
+        let planes = self.open.planes;
+        PageAddr { block: self.chunk_block(chunk, page % planes), page: page / planes }
+    }
+
+    /// The block of a chunk in the plane with this number in the chunk.
+    #[inline]
+    pub fn chunk_block(&self, chunk: ChunkId, plane: u32) -> BlockId {
+        let (parallel_unit, nth) = (chunk.0 / self.blocks_per_plane, chunk.0 % self.blocks_per_plane);
+        BlockId((parallel_unit * self.open.planes + plane) * self.blocks_per_plane + nth)
+    }
+
+    /// The blocks of a chunk, plane by plane.
+    pub fn chunk_blocks(&self, chunk: ChunkId) -> impl Iterator<Item = BlockId> + '_ {
+        (0..self.open.planes).map(move |plane| self.chunk_block(chunk, plane))
+    }
+
+    /// The chunk of a flash page, and the page's number in it.
+    #[inline]
+    pub fn chunk_of_page(&self, at: PageAddr) -> (ChunkId, u32) {
+        let (plane, nth) = (at.block.0 / self.blocks_per_plane, at.block.0 % self.blocks_per_plane);
+        let planes = self.open.planes;
+        (ChunkId(plane / planes * self.blocks_per_plane + nth), at.page * planes + plane % planes)
+    }
+
+    /// The flash page of an address of the open channel, and the unit's position in it.
+    #[inline]
+    pub fn open_page(&self, place: Ppa) -> (PageAddr, u32) {
+        let (chunk, unit) = self.chunk_of(place);
+        (self.chunk_page(chunk, unit / self.units_per_page), unit % self.units_per_page)
+    }
+
+    /// The physical unit of an address of the open channel, as the medium numbers it.
+    #[inline]
+    pub fn open_unit(&self, place: Ppa) -> Ppa {
+        let (at, unit) = self.open_page(place);
+        self.ppa(at, unit)
+    }
+
     /// Bytes of a page.
     #[inline]
     pub fn page_bytes(&self) -> u32 {
@@ -271,5 +368,39 @@ impl Geometry {
         let meta = self.reserved_blocks_per_plane();
         let blocks = f64::from(self.blocks_per_plane);
         blocks - f64::from(self.factory_bad_max()) - user - f64::from(meta)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::presets::preset;
+
+    /// Each flash page is one page of one chunk, and each address one unit of it, whatever the span of chunks.
+    #[test]
+    fn a_chunk_is_a_block_or_one_of_each_plane() {
+        let mut config = preset("sata-mlc").unwrap();
+        config.firmware = FirmwareKind::OpenChannel;
+        (config.geometry.pages_per_block, config.geometry.blocks_per_plane) = (8, 4);
+        assert_eq!(config.geometry.planes_per_die, 2);
+        for (span, planes) in [(ChunkSpan::Plane, 1), (ChunkSpan::Die, 2)] {
+            config.open.chunk = span;
+            let geometry = Geometry::new(&config);
+            assert_eq!((geometry.open.planes, geometry.open.pages), (planes, 8 * planes));
+            for number in 0..geometry.physical_units() {
+                let (at, unit) = geometry.open_page(Ppa(number));
+                let (chunk, page) = geometry.chunk_of_page(at);
+                assert_eq!(geometry.chunk_place(chunk, page).0 + u64::from(unit), number);
+                let nth = page * geometry.units_per_page + unit;
+                assert_eq!(geometry.chunk_of(Ppa(number)), (chunk, nth));
+                let dies = geometry.chunk_blocks(chunk).map(|block| geometry.die(geometry.plane_of(block)));
+                assert!(dies.into_iter().all(|die| die == geometry.die(geometry.plane_of(at.block))));
+                assert!(planes == 2 || geometry.open_unit(Ppa(number)) == Ppa(number));
+            }
+            assert_eq!(
+                u64::from(geometry.open.chunks) * u64::from(geometry.chunk_units()),
+                geometry.user_units
+            );
+        }
     }
 }

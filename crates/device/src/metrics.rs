@@ -21,6 +21,12 @@ flashweir_core::metrics! {
         share_copies,
         /// Shared units that came to one page alone and became its own when GC moved them.
         share_collapses,
+        /// Copies inside of an open channel accepted.
+        host_copies,
+        /// Mapping units that they copied.
+        host_units_copied,
+        /// Reads of pages of an open channel that needed so much error correction that the host was told.
+        refresh_reads,
         /// FLUSH commands completed.
         flushes,
         /// Range flushes accepted.

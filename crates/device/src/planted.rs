@@ -2,8 +2,8 @@
 //! judged by the planted bugs that it kills). No scenario and no preset switches one on.
 
 use crate::config::{
-    AppendMode, BufferMode, DeviceConfig, EraseTime, FirmwareKind, PersistPolicy, RangeFlushSupport,
-    Translation,
+    AppendMode, BufferMode, DeviceConfig, EraseTime, FirmwareKind, OpenVersion, PersistPolicy, PointerMove,
+    RangeFlushSupport, Translation,
 };
 
 /// A planted bug.
@@ -133,6 +133,20 @@ pub enum PlantedBug {
     ReadPassesErase,
     /// Open channel: after an interrupted erase the block takes pages without another erase.
     HalfErasedWritten,
+    /// Open channel: a copy completes when its sources are read, before its destinations are programmed.
+    EarlyCopy,
+    /// Open channel: a copy without new out-of-band records does not take over those of its sources.
+    CopyForgetsRecords,
+    /// Open channel: a write that arrives behind a copy into the same chunk is programmed before it.
+    WritePassesCopy,
+    /// Open channel: the last units of an open chunk are read from the flash.
+    RecentUnitsRead,
+    /// Open channel: the write pointer is shown ahead of the programs although it moves when they end.
+    PointerAheadOfProgram,
+    /// Open channel: after a power loss a chunk with a damaged page takes more pages.
+    DamagedChunkReopened,
+    /// Open channel: after a power loss a chunk goes on although a write unit or a reset was left in part.
+    UnevenChunkReopened,
 }
 
 impl PlantedBug {
@@ -146,6 +160,17 @@ impl PlantedBug {
                 | Self::HalfErasedWritten => true,
                 Self::RecordsMixed => config.geometry.page_bytes != config.geometry.unit_bytes,
                 Self::FailedProgramAcknowledged => config.faults.program_fail > 0.0,
+                Self::EarlyCopy | Self::CopyForgetsRecords | Self::WritePassesCopy => {
+                    config.open.version == OpenVersion::V20
+                }
+                Self::RecentUnitsRead => {
+                    config.open.version == OpenVersion::V20 && config.open.cached_units > 0
+                }
+                Self::PointerAheadOfProgram => {
+                    config.open.version == OpenVersion::V20 && config.open.pointer == PointerMove::Programmed
+                }
+                Self::DamagedChunkReopened => true,
+                Self::UnevenChunkReopened => config.open.write_pages > 1,
                 _ => false,
             };
         }
@@ -200,7 +225,14 @@ impl PlantedBug {
             | Self::RecordsMixed
             | Self::FailedProgramAcknowledged
             | Self::ReadPassesErase
-            | Self::HalfErasedWritten => false,
+            | Self::HalfErasedWritten
+            | Self::EarlyCopy
+            | Self::CopyForgetsRecords
+            | Self::WritePassesCopy
+            | Self::RecentUnitsRead
+            | Self::PointerAheadOfProgram
+            | Self::DamagedChunkReopened
+            | Self::UnevenChunkReopened => false,
             Self::BarrierIgnored | Self::VersionsReplaced => order != PersistPolicy::None,
             Self::OrderUnchecked => matches!(order, InOrderRecovery | Transactional),
             Self::MembersUncounted
@@ -243,7 +275,7 @@ impl PlantedBug {
     }
 
     /// All planted bugs, with their names.
-    pub const ALL: [(Self, &'static str); 62] = [
+    pub const ALL: [(Self, &'static str); 69] = [
         (Self::LogBeforeData, "log-before-data"),
         (Self::EarlyInvalidation, "early-invalidation"),
         (Self::LostTrim, "lost-trim"),
@@ -306,5 +338,12 @@ impl PlantedBug {
         (Self::FailedProgramAcknowledged, "failed-program-acknowledged"),
         (Self::ReadPassesErase, "read-passes-erase"),
         (Self::HalfErasedWritten, "half-erased-written"),
+        (Self::EarlyCopy, "early-copy"),
+        (Self::CopyForgetsRecords, "copy-forgets-records"),
+        (Self::WritePassesCopy, "write-passes-copy"),
+        (Self::RecentUnitsRead, "recent-units-read"),
+        (Self::PointerAheadOfProgram, "pointer-ahead-of-program"),
+        (Self::DamagedChunkReopened, "damaged-chunk-reopened"),
+        (Self::UnevenChunkReopened, "uneven-chunk-reopened"),
     ];
 }

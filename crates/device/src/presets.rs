@@ -8,13 +8,15 @@
 use crate::config::DeviceConfig;
 
 /// Name and text of each preset.
-const PRESETS: [(&str, &str); 18] = [
+const PRESETS: [(&str, &str); 20] = [
     ("rflush", include_str!("../presets/rflush.toml")),
     ("amf", include_str!("../presets/amf.toml")),
     ("amf-page", include_str!("../presets/amf-page.toml")),
     ("amf-dftl", include_str!("../presets/amf-dftl.toml")),
     ("amf-fdp", include_str!("../presets/amf-fdp.toml")),
     ("qblke", include_str!("../presets/qblke.toml")),
+    ("ocssd-2.0", include_str!("../presets/ocssd-2.0.toml")),
+    ("qblke-page", include_str!("../presets/qblke-page.toml")),
     ("share-960evo", include_str!("../presets/share-960evo.toml")),
     ("remap-ssd", include_str!("../presets/remap-ssd.toml")),
     ("barrier-ufs", include_str!("../presets/barrier-ufs.toml")),
@@ -88,6 +90,8 @@ mod tests {
             ("amf-dftl", 16 << 30),
             ("amf-fdp", 16 << 30),
             ("qblke", 64 << 30),
+            ("ocssd-2.0", 64 << 30),
+            ("qblke-page", 64 << 30),
             ("share-960evo", 18 << 30),
             ("remap-ssd", 20 << 30),
             ("mqsim-small-ideal", 16 << 30),
@@ -119,6 +123,8 @@ mod tests {
             ("amf-dftl", 33_000),
             ("amf-fdp", 33_000),
             ("qblke", 52_400),
+            ("ocssd-2.0", 52_400),
+            ("qblke-page", 52_400),
             ("share-960evo", 24_564),
             ("remap-ssd", 60_000),
             ("barrier-ufs", 20_000),
@@ -153,6 +159,18 @@ mod tests {
         let [lists, states] = device.segment_map_bytes().expect("it has segments");
         assert_eq!(lists, geometry.user_units * 4 / 128);
         assert!(lists + states < geometry.user_units * 4 / 100, "{lists} + {states}");
+    }
+
+    /// 128 LUNs of two planes: 32 KiB in a write, 32 blocks in each plane (open-channel §9.1).
+    #[test]
+    fn open_channels_have_the_chunks_of_the_paper() {
+        for name in ["qblke", "ocssd-2.0"] {
+            let geometry = Geometry::new(&preset(name).unwrap());
+            assert_eq!((geometry.parallel_units(), geometry.open.chunks), (128, 4096), "{name}");
+            let bytes = |units: u32| u64::from(units) * geometry.unit_bytes;
+            assert_eq!(bytes(geometry.chunk_units()), 16 << 20, "{name}: 64 MiB in a line of four LUNs");
+            assert_eq!(bytes(geometry.open.write_pages * geometry.units_per_page), 32 << 10, "{name}");
+        }
     }
 
     #[test]

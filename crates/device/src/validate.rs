@@ -1,11 +1,11 @@
 //! Validation of a configuration: each key is checked once, with errors that name key, value and range.
 
 use crate::config::{
-    BufferConfig, BufferMode, DeviceConfig, FirmwareKind, FtlConfig, Metadata, OrderConfig, PageTimes,
-    PersistPolicy, Translation,
+    BufferConfig, BufferMode, ChunkSpan, DeviceConfig, FirmwareKind, FtlConfig, Metadata, OpenConfig,
+    OpenVersion, OrderConfig, PageTimes, PersistPolicy, Translation,
 };
 use crate::geometry::Geometry;
-use flashweir_core::command::Handle;
+use flashweir_core::command::{Handle, PLACES_MAX};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_ftl::map_log::recent_records_max;
 use flashweir_ftl::map_page;
@@ -49,6 +49,15 @@ impl DeviceConfig {
             if !(0.0..=0.5).contains(&value) {
                 return bad(key, value, "0 to 0.5");
             }
+        }
+        if !(0.0..=1.0).contains(&self.faults.chunk_goes_on) {
+            return bad("faults.chunk_goes_on", self.faults.chunk_goes_on, "0 to 1");
+        }
+        if !(0.0..=1.0).contains(&self.faults.refresh) {
+            return bad("faults.refresh", self.faults.refresh, "0 to 1");
+        }
+        if self.firmware != FirmwareKind::OpenChannel {
+            self.validate_not_open()?;
         }
         match self.firmware {
             FirmwareKind::Page => self.validate_space(),
@@ -151,6 +160,50 @@ impl DeviceConfig {
             let expected = "false with firmware = \"open-channel\", which answers each program by itself";
             return bad("faults.paired_page_loss", true, expected);
         }
+        let open = &self.open;
+        let planes = match open.chunk {
+            ChunkSpan::Plane => 1,
+            ChunkSpan::Die => self.geometry.planes_per_die,
+        };
+        let pages = planes * self.geometry.pages_per_block;
+        let units_per_page = (self.geometry.page_bytes.0 / self.geometry.unit_bytes.0) as u32;
+        let pages_max = PLACES_MAX as u32 / units_per_page;
+        let is_whole = |count: u32| count > 0 && count <= pages_max && pages.is_multiple_of(count);
+        if !is_whole(open.write_pages) || !open.write_pages.is_multiple_of(planes) {
+            let expected = format!(
+                "1 to {pages_max}, a multiple of the {planes} planes of a chunk that divides its {pages} pages: a command names at \
+                 most {PLACES_MAX} units"
+            );
+            return bad("open.write_pages", open.write_pages, &expected);
+        }
+        let best = open.write_best_pages;
+        if best != 0 && (best > pages_max || !best.is_multiple_of(open.write_pages)) {
+            let expected = format!("0, or a multiple of open.write_pages up to {pages_max}");
+            return bad("open.write_best_pages", best, &expected);
+        }
+        within("open.cached_units", open.cached_units, 0, pages * units_per_page)?;
+        if open.version == OpenVersion::V12 && open.max_open != 0 {
+            return bad(
+                "open.max_open",
+                open.max_open,
+                "0 with open.version = \"1.2\", which has no such limit",
+            );
+        }
+        Ok(())
+    }
+
+    /// Keys of the open channel must have their defaults on another device.
+    fn validate_not_open(&self) -> Result<(), String> {
+        if self.open != OpenConfig::default() {
+            return bad("[open]", "not empty", "firmware = \"open-channel\"");
+        }
+        for (key, value) in
+            [("faults.chunk_goes_on", self.faults.chunk_goes_on), ("faults.refresh", self.faults.refresh)]
+        {
+            if value != 0.0 {
+                return bad(key, value, "0, or firmware = \"open-channel\"");
+            }
+        }
         Ok(())
     }
 
@@ -174,7 +227,7 @@ impl DeviceConfig {
             FirmwareKind::OpenChannel => bad(
                 "firmware",
                 "open-channel",
-                "page: a host without an FTL of its own needs a device with a page namespace",
+                "page: a host without an FTL of its own needs a device with a page namespace (of the medium of QBLKe there is `qblke-page`)",
             ),
         }
     }

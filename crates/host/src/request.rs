@@ -197,8 +197,9 @@ pub(crate) fn placed(command: &Command) -> Option<(Kind, Form, u64, u32)> {
 
 /// Returns the stream and role of a command. Reads and flushes change nothing and have none (barriers §3.3).
 pub(crate) fn in_order(command: &Command) -> Option<(StreamId, Order)> {
-    match command.op {
-        Op::Read { .. } | Op::Flush | Op::RFlush(_) | Op::SegReport { .. } | Op::PpaRead { .. } => None,
+    match &command.op {
+        Op::Flush | Op::RFlush(_) => None,
+        op if op.only_reads() => None,
         _ => command.stream.zip(command.order),
     }
 }

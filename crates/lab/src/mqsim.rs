@@ -13,8 +13,8 @@ use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Bytes, Duration, LinkConfig};
 use flashweir_device::config::{
     Allocation, AppendConfig, BufferConfig, BufferMode, BusOrder, Cell, DeviceConfig, Eviction, FaultConfig,
-    FirmwareKind, FtlConfig, GcConfig, GeometryConfig, Metadata, PageTimes, RangeFlushSupport, TimingConfig,
-    WearConfig,
+    FirmwareKind, FtlConfig, GcConfig, GeometryConfig, Metadata, OpenConfig, PageTimes, RangeFlushSupport,
+    TimingConfig, WearConfig,
 };
 use flashweir_device::geometry::Geometry;
 use flashweir_ftl::{GcPolicy, Striping};
@@ -126,6 +126,7 @@ pub fn import_device_with(xml: &str, caching: Caching) -> Result<(DeviceConfig, 
         timing: timing(&mut device, &mut flash)?,
         ftl: ftl(&mut device, &geometry, &mut warnings)?,
         append: AppendConfig::default(),
+        open: OpenConfig::default(),
         buffer: buffer(&mut device, &geometry, caching)?,
         order: flashweir_device::config::OrderConfig::default(),
         faults: FaultConfig::default(),

@@ -5,8 +5,9 @@
 use flashweir_core::{Bytes, Duration, LinkConfig};
 use flashweir_device::config::{
     Allocation, AppendConfig, BufferConfig, BufferMode, BusOrder, Cell, DemandConfig, Eviction, FaultConfig,
-    FirmwareKind, FtlConfig, GcConfig, GeometryConfig, Metadata, Miss, OrderConfig, PageTimes, PersistPolicy,
-    PlacementConfig, RangeFlushSupport, ShareConfig, SuspendConfig, TimingConfig, Translation, WearConfig,
+    FirmwareKind, FtlConfig, GcConfig, GeometryConfig, Metadata, Miss, OpenConfig, OrderConfig, PageTimes,
+    PersistPolicy, PlacementConfig, RangeFlushSupport, ShareConfig, SuspendConfig, TimingConfig, Translation,
+    WearConfig,
 };
 use flashweir_device::{DeviceConfig, Geometry};
 
@@ -202,6 +203,7 @@ impl Shape {
                 ..FtlConfig::default()
             },
             append: AppendConfig::default(),
+            open: OpenConfig::default(),
             buffer: BufferConfig {
                 mode: self.mode,
                 capacity: Bytes(self.buffer_units * self.unit_bytes),

@@ -4,7 +4,18 @@ use flashweir_crash::{CrashConfig, Token, explore, replay};
 use flashweir_device::PlantedBug;
 
 fn open_devices() -> CrashConfig {
-    let devices = ["tiny-open", "tiny-open-planes", "tiny-open-failing"].map(String::from).into();
+    let devices = [
+        "tiny-open",
+        "tiny-open-planes",
+        "tiny-open-failing",
+        "tiny-open-wide",
+        "tiny-open-programmed",
+        "tiny-open-programmed-wide",
+        "tiny-open-1.2",
+        "tiny-open-1.2-failing",
+        "tiny-open-wide-failing",
+    ];
+    let devices = devices.map(String::from).into();
     CrashConfig { devices, states: None, worlds_each: Some(10), ..CrashConfig::default() }
 }
 
@@ -12,8 +23,9 @@ fn open_devices() -> CrashConfig {
 fn an_open_channel_keeps_what_completed_whenever_the_power_goes() {
     let report = explore(&open_devices(), |_| true).unwrap();
     assert!(report.violations.is_empty(), "{:?}", report.violations);
-    assert_eq!((report.totals.worlds, report.devices.len()), (30, 3));
-    assert!(report.totals.distinct > 10_000, "{:?}", report.totals);
+    assert_eq!((report.totals.worlds, report.devices.len()), (90, 9));
+    println!("{:?}", report.totals);
+    assert!(report.totals.distinct > 60_000, "{:?}", report.totals);
 }
 
 /// Each is found, told by its first commands, and shown again by the line that it prints.
@@ -26,6 +38,13 @@ fn planted_bugs_of_an_open_channel_are_found_drawn_and_replayed() {
         PlantedBug::FailedProgramAcknowledged,
         PlantedBug::ReadPassesErase,
         PlantedBug::HalfErasedWritten,
+        PlantedBug::EarlyCopy,
+        PlantedBug::CopyForgetsRecords,
+        PlantedBug::WritePassesCopy,
+        PlantedBug::RecentUnitsRead,
+        PlantedBug::PointerAheadOfProgram,
+        PlantedBug::DamagedChunkReopened,
+        PlantedBug::UnevenChunkReopened,
     ] {
         let config = CrashConfig { worlds_each: None, states: Some(100_000), ..CrashConfig::default() };
         let config = CrashConfig { minimise: true, ..config.with_planted(bug.into()) };

@@ -11,7 +11,7 @@
 //! finishes exactly once; a die serves the queued reads of a block before it erases the block, so an address that a queued read
 //! holds stays readable.
 
-use super::op::{Class, Frontier, Interrupted, Op, OpId, OpKind, Programs};
+use super::op::{Class, Frontier, Interrupted, Op, OpId, OpKind, Programs, Purpose};
 use super::trace::{Traced, Tracer};
 use crate::config::{BusOrder, PageTimes, SuspendConfig, TimingConfig};
 use crate::geometry::{ChannelId, Geometry, PageAddr, StationId};
@@ -702,7 +702,7 @@ impl<J: Copy> Machine<J> {
         if let Some(batch) = self.next_programs(id, Programs::Gc, pages) {
             return Some(batch);
         }
-        self.next_erase(id).map(|op| self.single(op))
+        self.next_erase(id).map(|op| self.beside_erase(id, op))
     }
 
     /// Programs of host data; those of segments and all others take turns.
@@ -781,6 +781,32 @@ impl<J: Copy> Machine<J> {
         };
         let at = station.erases.iter().position(|op| !needed(op))?;
         self.stations[id].erases.remove(at)
+    }
+
+    /// An erase with those that hosts ask for in other planes of its die; one of GC is alone.
+    #[cold]
+    fn beside_erase(&mut self, id: StationId, first: OpId) -> Batch {
+        let mut batch = self.single(first);
+        let Op { plane, purpose, .. } = *self.op(first);
+        if !self.multi_plane || purpose != Purpose::HostErase {
+            return batch;
+        }
+        let (die, nth) = self.planes_per_die.div_rem_u32(plane.0);
+        let mut taken = 1u64 << nth;
+        let mut i = 0;
+        while let Some(candidate) = self.stations[id].erases.get(i).copied() {
+            let op = *self.op(candidate);
+            let (other, nth) = self.planes_per_die.div_rem_u32(op.plane.0);
+            let is_read = self.stations[id].reads.iter().any(|read| self.op(*read).at.block == op.at.block);
+            if op.purpose == Purpose::HostErase && other == die && taken & 1 << nth == 0 && !is_read {
+                taken |= 1 << nth;
+                batch.push(candidate);
+                self.stations[id].erases.remove(i);
+            } else {
+                i += 1;
+            }
+        }
+        batch
     }
 
     /// Takes out the programs of host data of `plane` that wait for a page and for which `are_meant` holds.

@@ -25,6 +25,7 @@ use crate::config::DeviceConfig;
 use crate::geometry::{Geometry, PageAddr};
 use flashweir_core::index::Idx;
 use flashweir_core::oob::{Member, OobRecord, Owner};
+use flashweir_core::open::BlockMark;
 use flashweir_core::random::mix;
 use flashweir_core::{Payload, Ppa};
 use flashweir_ftl::BlockId;
@@ -98,7 +99,7 @@ fn own_bytes(payload: &Payload) -> u64 {
 #[derive(Clone, Copy, Debug, Default)]
 struct Wear {
     erases: u32,
-    bad: bool,
+    mark: BlockMark,
 }
 
 /// A bound for contents in memory, and the overflow for contents beyond it. Clones of a medium share the overflow, and only one of
@@ -188,7 +189,7 @@ impl Media {
         let blocks = geometry.blocks() as usize;
         let mut wear = vec![Wear::default(); blocks];
         for block in bad {
-            wear[block.index()].bad = true;
+            wear[block.index()].mark = BlockMark::FactoryBad;
         }
         Self {
             blocks: vec![None; blocks],
@@ -255,7 +256,8 @@ impl Media {
 
     /// Takes over the health of a block that has no pages yet from a store, which is attached afterwards.
     pub fn restore_block(&mut self, block: BlockId, health: BlockHealth) {
-        self.wear[block.index()] = Wear { erases: health.erases, bad: health.bad };
+        let mark = if health.bad { BlockMark::GrownBad } else { BlockMark::Good };
+        self.wear[block.index()] = Wear { erases: health.erases, mark };
         if health.erase_torn {
             self.damaged = true;
             self.block_mut(block).erase_torn = true;
@@ -309,8 +311,8 @@ impl Media {
     }
 
     fn health(&self, block: BlockId) -> BlockHealth {
-        let Wear { erases, bad } = self.wear[block.index()];
-        BlockHealth { erases, bad, erase_torn: self.erase_torn(block) }
+        let Wear { erases, mark } = self.wear[block.index()];
+        BlockHealth { erases, bad: mark.is_bad(), erase_torn: self.erase_torn(block) }
     }
 
     /// Whether contents are kept.
@@ -680,15 +682,45 @@ impl Media {
 
     /// Whether the block is marked bad.
     pub fn is_bad(&self, block: BlockId) -> bool {
-        self.wear[block.index()].bad
+        self.wear[block.index()].mark.is_bad()
+    }
+
+    /// The block's mark in the table of bad blocks. A store keeps of it whether the block is bad.
+    pub fn mark(&self, block: BlockId) -> BlockMark {
+        self.wear[block.index()].mark
+    }
+
+    /// Whether a page of the block, or all of it, was left unreadable since its last erase.
+    pub fn is_damaged(&self, block: BlockId) -> bool {
+        let damage = |media: &BlockMedia| media.erase_torn || !media.unreadable_pages.is_empty();
+        self.damaged && self.blocks[block.index()].as_ref().is_some_and(|media| damage(media))
     }
 
     /// Marks a block bad, for ever.
     pub fn mark_bad(&mut self, block: BlockId) {
-        self.wear[block.index()].bad = true;
+        if self.mark(block) == BlockMark::HostReserved {
+            self.reserve_for_host(block, false);
+        }
+        self.wear[block.index()].mark = BlockMark::GrownBad;
         self.digest = self.digest.wrapping_add(mix(u64::from(block.0) ^ 0xbad));
         if let Some(backing) = &self.backing {
             backing.tell(|store| store.mark(block, self.health(block)));
+        }
+    }
+
+    /// Notes in the table of bad blocks that the host keeps a good block for itself, or does so no longer.
+    pub(crate) fn reserve_for_host(&mut self, block: BlockId, is_reserved: bool) {
+        let mark = &mut self.wear[block.index()].mark;
+        let hash = mix(u64::from(block.0) ^ 0x4057);
+        match (*mark, is_reserved) {
+            (BlockMark::Good, true) => {
+                (*mark, self.digest) = (BlockMark::HostReserved, self.digest.wrapping_add(hash));
+            }
+            (BlockMark::HostReserved, false) => {
+                (*mark, self.digest) = (BlockMark::Good, self.digest.wrapping_sub(hash));
+            }
+            (BlockMark::Good | BlockMark::HostReserved, _) => {}
+            (BlockMark::GrownBad | BlockMark::FactoryBad, _) => unreachable!("a bad block stays bad"),
         }
     }
 

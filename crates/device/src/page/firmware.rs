@@ -55,7 +55,15 @@ impl Firmware for PageFtl {
             Op::SegWrite { .. } | Op::SegAppend { .. } | Op::SegTrim { .. } | Op::SegReport { .. } => {
                 return lacks("append-only segments");
             }
-            Op::PpaRead { .. } | Op::PpaWrite(_) | Op::PpaErase(_) => return lacks("open channel"),
+            Op::PpaRead { .. }
+            | Op::PpaWrite(_)
+            | Op::PpaErase(_)
+            | Op::PpaCopy(_)
+            | Op::OpenGeometry
+            | Op::ChunkReport { .. }
+            | Op::ChunkNotices { .. }
+            | Op::BlockMarks { .. }
+            | Op::MarkBlocks(_) => return lacks("open channel"),
         }
         cx.front.check_order(command, cx.config.order.policy)?;
         if command.ns != PAGE_NAMESPACE {

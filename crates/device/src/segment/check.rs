@@ -20,7 +20,15 @@ impl Segments {
             Op::Write { .. } | Op::WriteZeroes { .. } => return lacks("writes to sectors in place"),
             Op::Trim { .. } => return lacks("the deallocation of parts of a segment"),
             Op::Share(_) => return lacks("SHARE of segments"),
-            Op::PpaRead { .. } | Op::PpaWrite(_) | Op::PpaErase(_) => return lacks("open channel"),
+            Op::PpaRead { .. }
+            | Op::PpaWrite(_)
+            | Op::PpaErase(_)
+            | Op::PpaCopy(_)
+            | Op::OpenGeometry
+            | Op::ChunkReport { .. }
+            | Op::ChunkNotices { .. }
+            | Op::BlockMarks { .. }
+            | Op::MarkBlocks(_) => return lacks("open channel"),
         }
         cx.front.check_order(command, cx.config.order.policy)?;
         check_handle(command, 1)?;

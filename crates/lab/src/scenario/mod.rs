@@ -261,9 +261,12 @@ fn shape(text: &str) -> Table {
 fn device_shape() -> Table {
     let mut config = presets::preset("datacenter-tlc-plp-nvme").expect("the preset exists");
     config.buffer.protected = Some(Bytes::mib(1));
-    // Page-mapped devices, those with a resident map, those without SHARE, NVRAM, placement or segments leave these keys out.
+    // Page-mapped devices, those with a resident map, those without SHARE, NVRAM, placement, segments or an open
+    // channel leave these keys out.
     config.firmware = FirmwareKind::OpenChannel;
     config.append.segments = 1;
+    config.open.cached_units = 1;
+    (config.faults.chunk_goes_on, config.faults.refresh) = (1.0, 1.0);
     config.ftl.translation = Translation::DemandCached;
     config.ftl.demand.cached = 0.5;
     (config.ftl.share.pages, config.ftl.share.nvram_records) = (1, 1);

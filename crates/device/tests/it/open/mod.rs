@@ -1,8 +1,14 @@
 //! The open channel: which commands it refuses, how it answers, and what its commands cost.
 
+mod chunks;
+mod copy;
+mod marks;
+mod media_errors;
+
 use crate::harness::OneByOne;
 use flashweir_core::command::{OPEN_NAMESPACE, OutOfRange, PpaWrite, Units};
 use flashweir_core::oob::{OobRecord, Owner};
+use flashweir_core::open::{OpenError, PpaCopy};
 use flashweir_core::{Address, Command, Data, DeviceError, Done, Lba, Lpn, Op, Payload, Ppa};
 use flashweir_device::DeviceConfig;
 use flashweir_device::config::{BufferConfig, FirmwareKind, FtlConfig, OrderConfig};
@@ -21,7 +27,28 @@ fn config() -> DeviceConfig {
 }
 
 fn host() -> OneByOne {
-    OneByOne::new(config(), OPEN_NAMESPACE)
+    host_of(config())
+}
+
+fn host_of(config: DeviceConfig) -> OneByOne {
+    OneByOne::new(config, OPEN_NAMESPACE)
+}
+
+fn at(ppa: u64) -> Address {
+    Address::Ppa(Ppa(ppa))
+}
+
+/// An error that only an open channel has.
+fn open(ppa: u64, what: OpenError) -> Result<Done, DeviceError> {
+    Err(DeviceError::Open { at: at(ppa), what })
+}
+
+/// Submits commands without waiting; the answers that come at once.
+fn together<const N: usize>(host: &mut OneByOne, ops: [Op; N]) -> [Option<Result<Done, DeviceError>>; N] {
+    ops.map(|op| {
+        let command = host.open(op);
+        host.submit(command)
+    })
 }
 
 fn places(first: u64, count: u64) -> Box<[Ppa]> {
@@ -50,7 +77,7 @@ fn what_is_programmed_is_read_with_its_records_until_it_is_erased() {
     assert_eq!(host.run(Op::Flush), Ok(Done::Ok));
     let data = (0..8).map(Payload::Tag).collect();
     let records = (0..8).map(|ppa| record(Ppa(ppa))).collect();
-    assert_eq!(host.run(read(0, 8)), Ok(Done::Units(Box::new(Units { data, records }))));
+    assert_eq!(host.run(read(0, 8)), Ok(Done::Units(Box::new(Units { data, records, refresh: Vec::new() }))));
     assert_eq!(host.run(read(7, 2)), Err(DeviceError::NotWritten { at: Address::Ppa(Ppa(8)) }));
     // Any unit of a block may name it.
     assert_eq!(host.run(Op::PpaErase(places(5, 1))), Ok(Done::Ok));
@@ -62,7 +89,6 @@ fn what_is_programmed_is_read_with_its_records_until_it_is_erased() {
 #[test]
 fn pages_are_programmed_in_order_and_once() {
     let mut host = host();
-    let at = |ppa| Address::Ppa(Ppa(ppa));
     assert_eq!(host.run(write(4, 4)), Err(DeviceError::OutOfOrder { at: at(4), expected: 0 }));
     assert_eq!(host.run(write(0, 4)), Ok(Done::Ok));
     assert_eq!(host.run(write(0, 4)), Err(DeviceError::Overwrite { at: at(0) }));
@@ -89,16 +115,10 @@ fn a_block_that_is_to_be_erased_takes_no_page() {
     let mut host = host();
     let commands =
         [write(0, 4), Op::PpaErase(places(0, 1)), write(4, 4), read(0, 1), Op::PpaErase(places(3, 1))];
-    let answers: Vec<_> = commands
-        .map(|op| {
-            let command = host.open(op);
-            host.submit(command)
-        })
-        .into();
+    let answers = together(&mut host, commands);
     assert_eq!(answers[..2], [None, None]);
-    let at = Address::Ppa(Ppa(4));
-    assert_eq!(answers[2], Some(Err(DeviceError::Overwrite { at })));
-    assert_eq!(answers[3], Some(Err(DeviceError::NotWritten { at: Address::Ppa(Ppa(0)) })));
+    assert_eq!(answers[2], Some(Err(DeviceError::Overwrite { at: at(4) })));
+    assert_eq!(answers[3], Some(Err(DeviceError::NotWritten { at: at(0) })));
     assert!(matches!(answers[4], Some(Err(DeviceError::InvalidField(_)))));
     // Both commands end, the program first, and the block is empty again.
     assert_eq!(host.run(Op::Flush), Ok(Done::Ok));
@@ -158,6 +178,14 @@ fn commands_cost_their_places_records_and_data_on_the_link() {
     assert_eq!(bytes(write(0, 4)), (4 * (8 + 32 + 4096), 0));
     assert_eq!(bytes(read(0, 3)), (3 * 8, 3 * (32 + 4096)));
     assert_eq!(bytes(Op::PpaErase(places(0, 2))), (16, 0));
+    let copy = |records| {
+        Op::PpaCopy(Box::new(PpaCopy { sources: places(0, 4), destinations: places(32, 4), records }))
+    };
+    assert_eq!(bytes(copy(None)), (2 * 4 * 8, 0));
+    assert_eq!(bytes(copy(Some(vec![record(Ppa(0)); 4].into()))), (2 * 4 * 8 + 4 * 32, 0));
+    assert_eq!(bytes(Op::OpenGeometry), (0, 4096));
+    assert_eq!(bytes(Op::ChunkReport { first: 0, count: 3 }), (0, 96));
+    assert_eq!(bytes(Op::ChunkNotices { after: 0 }), (0, 4096));
 }
 
 #[test]
