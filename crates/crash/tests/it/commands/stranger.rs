@@ -14,9 +14,10 @@
 
 use flashweir_core::command::{
     APPEND_NAMESPACE, EpochStamp, Handle, OPEN_NAMESPACE, PAGE_NAMESPACE, PpaWrite, RangeFlush, SegmentId,
-    SharePair, StreamId, Tag,
+    SharePair, StreamId, Tag, Units,
 };
 use flashweir_core::oob::{Member, OobRecord, Owner};
+use flashweir_core::open::{BlockMark, MarkBlocks, PpaCopy};
 use flashweir_core::{
     Agenda, Command, CommandId, Data, DeviceError, Done, Lba, Lpn, Op, Order, Payload, Ppa,
 };
@@ -93,8 +94,8 @@ pub(crate) fn run(device: Device, draw: &mut impl Draw) -> Answered {
         // Some firmwares carry out a command when it arrives and have no order of acceptance.
         let at_once = sent.keys().filter(|id| !accepted.contains(id));
         for id in accepted.iter().chain(at_once) {
-            // What a read returned depends on what else was under way.
-            let reads = matches!(sent[id].op, Op::Read { .. } | Op::PpaRead { .. } | Op::SegReport { .. });
+            // What a read or report returned depends on what else was under way.
+            let reads = sent[id].op.only_reads();
             if answers[id].is_ok() && !reads {
                 twin.submit(sent[id].clone());
                 twin.rest();
@@ -120,6 +121,8 @@ fn changed_nothing(error: &DeviceError) -> bool {
         | DeviceError::OutOfOrder { .. }
         | DeviceError::Overwrite { .. }
         | DeviceError::Misaligned { .. }
+        // A chunk is closed early or becomes offline only on media that fail.
+        | DeviceError::Open { .. }
         | DeviceError::NotWritten { .. }
         | DeviceError::TooManyOpen { .. }
         | DeviceError::SourceUnmapped { .. }
@@ -144,7 +147,16 @@ fn is_answer(device: &Device, op: &Op, done: &Done) -> bool {
             (units.data.len(), units.records.len()) == (ppas.len(), ppas.len())
         }
         (Op::SegAppend { .. }, Done::Appended { .. }) | (Op::SegReport { .. }, Done::Segment(_)) => true,
-        (Op::Read { .. } | Op::PpaRead { .. } | Op::SegAppend { .. } | Op::SegReport { .. }, _) => false,
+        (Op::OpenGeometry, Done::Geometry(_)) => true,
+        (Op::ChunkReport { count, .. }, Done::Chunks(chunks)) => chunks.len() as u32 == *count,
+        (Op::ChunkNotices { after }, Done::Notices(notices)) => {
+            notices.iter().all(|notice| notice.number > *after)
+        }
+        (Op::BlockMarks { .. }, Done::Marks(marks)) => {
+            marks.len() as u32 == device.geometry().blocks() / device.geometry().parallel_units()
+        }
+        (Op::SegAppend { .. }, _) => false,
+        (op, _) if op.only_reads() => false,
         (_, done) => *done == Done::Ok,
     }
 }
@@ -245,9 +257,21 @@ impl Host {
                 let page = u64::from(geometry.units_per_page);
                 let pages = geometry.physical_units() / page;
                 let ppas = |nth: u64| (nth * page..(nth + 1) * page).map(Ppa).collect();
-                (0..pages)
+                let mut seen: Vec<_> = (0..pages)
                     .map(|nth| ask(Op::PpaRead { ppas: ppas(nth), blocks: (page * unit) as u32 }))
-                    .collect()
+                    // How a read went is a matter of chance, and not of the commands.
+                    .map(|answer| match answer {
+                        Ok(Done::Units(units)) => {
+                            Ok(Done::Units(Box::new(Units { refresh: Vec::new(), ..*units })))
+                        }
+                        other => other,
+                    })
+                    .collect();
+                // A device answers one of these, by its version.
+                seen.push(ask(Op::ChunkReport { first: 0, count: geometry.open.chunks }));
+                let parallel_units = 0..geometry.parallel_units();
+                seen.extend(parallel_units.map(|parallel_unit| ask(Op::BlockMarks { parallel_unit })));
+                seen
             }
             _ => vec![ask(Op::Read { lba: Lba(0), blocks: geometry.capacity_lbas() as u32 })],
         }
@@ -350,9 +374,11 @@ fn any_op<D: Draw>(device: &Device, draw: &mut D, number: u64) -> Op {
     let unit = geometry.lbas_per_unit;
     // Mostly a command of this device's kind.
     let kind = match (device.config().firmware, draw.below(12)) {
-        (_, 0) => draw.below(17),
+        (_, 0) => draw.below(23),
         (FirmwareKind::Append, _) => [0, 0, 5, 6, 10, 10, 10, 11, 11, 12, 13][draw.below(11) as usize],
-        (FirmwareKind::OpenChannel, _) => [5, 14, 15, 15, 15, 15, 16][draw.below(7) as usize],
+        (FirmwareKind::OpenChannel, _) => {
+            [5, 14, 15, 15, 15, 15, 15, 16, 16, 17, 17, 18, 19, 20, 21, 22][draw.below(16) as usize]
+        }
         _ => [0, 1, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9][draw.below(13) as usize],
     };
     let capacity = geometry.capacity_lbas().max(unit);
@@ -417,19 +443,53 @@ fn any_op<D: Draw>(device: &Device, draw: &mut D, number: u64) -> Op {
             let records = (0..records).map(|_| any_record(draw)).collect();
             PpaWrite { data: any_data(draw, blocks, unit, number), ppas, blocks, records }.into()
         }
+        17 => {
+            let (sources, places) = (any_places(device, draw), any_places(device, draw));
+            // Mostly as many.
+            let count = if draw.below(12) == 0 { places.len() } else { sources.len() };
+            let first = places.first().map_or(0, |place| place.0);
+            let destinations = (0..count as u64).map(|nth| Ppa(first.saturating_add(nth))).collect();
+            let records = (draw.below(2) == 0).then(|| {
+                let records = count as u64 + u64::from(draw.below(24) == 0);
+                (0..records).map(|_| any_record(draw)).collect()
+            });
+            Op::PpaCopy(Box::new(PpaCopy { sources, destinations, records }))
+        }
+        18 => Op::OpenGeometry,
+        19 => {
+            let chunks = u64::from(geometry.open.chunks) + 1;
+            let any = |draw: &mut D, end: u64| match draw.below(12) {
+                0 => u32::MAX - draw.below(3) as u32,
+                _ => draw.below(end) as u32,
+            };
+            Op::ChunkReport { first: any(draw, chunks), count: any(draw, 4) }
+        }
+        20 => Op::ChunkNotices { after: [0, 1, u64::MAX][draw.below(3) as usize] },
+        21 => Op::BlockMarks { parallel_unit: draw.below(6) as u32 },
+        22 => {
+            let places = any_places(device, draw);
+            let mark = match draw.below(24) {
+                0 => BlockMark::GrownBad,
+                1 => BlockMark::FactoryBad,
+                2..12 => BlockMark::Good,
+                _ => BlockMark::HostReserved,
+            };
+            Op::MarkBlocks(Box::new(MarkBlocks { places, mark }))
+        }
         _ => {
             let first = any_places(device, draw).first().copied().unwrap_or(Ppa(0));
-            let per_block = u64::from(geometry.units_per_block());
+            let per_block = u64::from(geometry.chunk_units());
             let count = if draw.below(16) == 0 { draw.below(70) } else { 1 + draw.below(2) };
             Op::PpaErase((0..count).map(|nth| Ppa(first.0.saturating_add(nth * per_block))).collect())
         }
     }
 }
 
-/// Physical addresses: mostly those of whole pages, one behind the other.
+/// Physical addresses: mostly those of whole pages or write units, one behind the other.
 fn any_places(device: &Device, draw: &mut impl Draw) -> Box<[Ppa]> {
     let geometry = device.geometry();
-    let (page, all) = (u64::from(geometry.units_per_page), geometry.physical_units());
+    let write_pages = geometry.open.write_pages.max(1);
+    let (page, all) = (u64::from(geometry.units_per_page * write_pages), geometry.physical_units());
     let first = match draw.below(16) {
         0 => draw.below(all),
         1 => all - draw.below(3),
