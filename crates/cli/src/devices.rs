@@ -5,7 +5,10 @@ use crate::json;
 use crate::options::DeviceCommand;
 use crate::output::print;
 use flashweir_core::units::LBA_BYTES;
-use flashweir_device::config::{AppendMode, BufferMode, DeviceConfig, FirmwareKind};
+use flashweir_device::config::{
+    AppendMode, BufferMode, DeviceConfig, FirmwareKind, OpenVersion, PersistPolicy, PointerMove,
+    RangeFlushSupport,
+};
 use flashweir_device::geometry::Geometry;
 use flashweir_device::presets;
 use flashweir_fs::Kind;
@@ -144,6 +147,23 @@ fn user_bytes(config: &DeviceConfig) -> u64 {
     Geometry::new(config).capacity_lbas() * LBA_BYTES
 }
 
+/// The system whose device this is, or with whose commands.
+fn system(config: &DeviceConfig) -> &'static str {
+    let is_ordered = config.order.policy != PersistPolicy::None || config.order.penalty > 0.0;
+    match config.firmware {
+        FirmwareKind::Append => "segments",
+        FirmwareKind::OpenChannel => match config.open.version {
+            OpenVersion::V12 => "open channel 1.2",
+            OpenVersion::V20 => "open channel 2.0",
+        },
+        FirmwareKind::Page if config.ftl.share.pages > 0 => "SHARE",
+        FirmwareKind::Page if config.ftl.placement.handles > 1 => "placement",
+        FirmwareKind::Page if is_ordered => "barriers",
+        FirmwareKind::Page if config.buffer.range_flush != RangeFlushSupport::None => "range flush",
+        FirmwareKind::Page => "-",
+    }
+}
+
 fn promise(config: &DeviceConfig) -> &'static str {
     match config.buffer.mode {
         BufferMode::WriteThrough => "write-through",
@@ -168,15 +188,20 @@ fn described(devices: &[DeviceConfig]) -> Outcome<String> {
 /// The presets in a table.
 fn list() -> String {
     let mut rows = vec![
-        ["name", "cell", "cache", "capacity", "channels × dies", "planes", "page", "link MB/s"]
+        ["name", "system", "cell", "cache", "capacity", "channels × dies", "planes", "page", "link MB/s"]
             .map(str::to_owned),
     ];
     for config in presets::all() {
         let geometry = Geometry::new(&config);
         rows.push([
             config.name.clone(),
+            system(&config).to_owned(),
             format!("{:?}", config.timing.cell).to_uppercase(),
-            promise(&config).to_owned(),
+            match config.firmware {
+                FirmwareKind::OpenChannel => "-",
+                FirmwareKind::Page | FirmwareKind::Append => promise(&config),
+            }
+            .to_owned(),
             size(user_bytes(&config)),
             format!("{} × {}", geometry.channels(), geometry.dies() / geometry.channels()),
             config.geometry.planes_per_die.to_string(),
@@ -187,7 +212,7 @@ fn list() -> String {
             },
         ]);
     }
-    let mut text = table(&rows, 3);
+    let mut text = table(&rows, 4);
     text.push_str("\nWhere the values come from: weir device show NAME\n");
     text
 }
@@ -244,6 +269,50 @@ fn segments(config: &DeviceConfig, geometry: &Geometry) -> String {
     text
 }
 
+/// What a host sees of an open channel.
+fn open_channel(config: &DeviceConfig, geometry: &Geometry) -> String {
+    let (open, physical) = (&config.open, geometry.physical_units() * geometry.unit_bytes);
+    let bytes = |units: u32| size(u64::from(units) * geometry.unit_bytes);
+    let version = match open.version {
+        OpenVersion::V12 => "OCSSD 1.2",
+        OpenVersion::V20 => "OCSSD 2.0",
+    };
+    let limit = match open.max_open {
+        0 => "any number of them open".to_owned(),
+        limit => format!("at most {limit} of them open"),
+    };
+    let pointer = match open.pointer {
+        PointerMove::Accepted => "when a write is accepted",
+        PointerMove::Programmed => "when a write is programmed",
+    };
+    let write_kib = u64::from(open.write_pages * geometry.units_per_page) * geometry.unit_bytes / 1024;
+    let served = match open.version {
+        OpenVersion::V12 => "the device serves from its memory",
+        OpenVersion::V20 => "cannot be read",
+    };
+    let mut text = String::new();
+    for (name, value) in [
+        (
+            "firmware",
+            format!("open-channel, {version}: {} for a host with an FTL of its own", size(physical)),
+        ),
+        (
+            "chunks",
+            format!(
+                "{} parallel units of {} chunks of {}, {limit}",
+                geometry.parallel_units(),
+                geometry.blocks_per_plane,
+                bytes(geometry.chunk_units())
+            ),
+        ),
+        ("write", format!("whole units of {write_kib} KiB; the write pointer moves {pointer}")),
+        ("recent", format!("the last {} units of an open chunk {served}", open.cached_units)),
+    ] {
+        let _ = writeln!(text, "{name:12}{value}");
+    }
+    text
+}
+
 /// Description of a device, in a few lines.
 fn describe(config: &DeviceConfig) -> String {
     let (geometry, g) = (Geometry::new(config), &config.geometry);
@@ -290,8 +359,7 @@ fn describe(config: &DeviceConfig) -> String {
         FirmwareKind::Page => {}
         FirmwareKind::Append => text.push_str(&segments(config, &geometry)),
         FirmwareKind::OpenChannel => {
-            let what = format!("open-channel: {} for a host with an FTL of its own", size(physical));
-            let _ = writeln!(text, "{:12}{what}", "firmware");
+            text.push_str(&open_channel(config, &geometry));
         }
     }
     for (name, value) in lines.iter().filter(|(name, value)| !value.is_empty() && is_shown(name)) {
