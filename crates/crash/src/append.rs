@@ -70,7 +70,7 @@ fn shown_of(device: &mut Device, geometry: &Geometry, segment: u32) -> Shown {
     let first = u64::from(segment) * u64::from(geometry.append.units);
     let unit = |unit: u32| {
         let is_gap = report.gaps.contains(&(unit * per_unit));
-        let content = || device.peek(Lpn(first + u64::from(unit))).unwrap_or_default();
+        let content = || device.peek_segments(Lpn(first + u64::from(unit))).unwrap_or_default();
         (!is_gap).then(|| Content::from(&content()))
     };
     Shown { generation: report.generation, units: (0..report.write_pointer / per_unit).map(unit).collect() }

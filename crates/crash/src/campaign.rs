@@ -7,7 +7,6 @@
 //! Invariant: a report is a function of its configuration. Worlds are numbered, threads take them in order, and the
 //! report covers the first ones by number, whichever threads explored them.
 
-use super::append;
 use super::bug::Bug;
 use super::devices::{all_names, host_ftl, tiny};
 use super::explorer;
@@ -16,6 +15,7 @@ use super::open;
 use super::replay::{ViolationReport, describe, report};
 use super::ruled;
 use super::token::Chosen;
+use super::{append, both};
 use flashweir_device::config::FirmwareKind;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -159,6 +159,7 @@ pub fn explore(
                 _ if host_ftl(&spec.config.name).is_some() => super::host_ftl::explore_world(&spec),
                 FirmwareKind::Page => explorer::explore_world(&spec),
                 FirmwareKind::Append => ruled::explore_world::<append::World>(&spec),
+                FirmwareKind::PageAndAppend => ruled::explore_world::<both::World>(&spec),
                 FirmwareKind::OpenChannel => ruled::explore_world::<open::World>(&spec),
             };
             let violation = found.map(|found| match config.minimise {

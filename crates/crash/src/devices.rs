@@ -146,10 +146,11 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     SHAPES.iter().map(|shape| shape.name)
 }
 
-/// Their names, and behind them those of tiny devices with segments, with an open channel, and below a host FTL.
+/// Their names, and behind them those of tiny devices with segments, with both namespaces, with an open channel, and below a host FTL.
 pub fn all_names() -> impl Iterator<Item = &'static str> {
+    let segments = APPEND.iter().chain(&BOTH).map(|(name, ..)| *name);
     let open = OPEN.iter().map(|(name, ..)| *name);
-    names().chain(APPEND.iter().map(|(name, ..)| *name)).chain(open).chain(host_ftl_names())
+    names().chain(segments).chain(open).chain(host_ftl_names())
 }
 
 /// The shape of the tiny device called `name`, from the table or drawn.
@@ -162,7 +163,8 @@ fn shape(name: &str) -> Option<Shape> {
 pub fn tiny(name: &str) -> Option<DeviceConfig> {
     let page = shape(name).map(|shape| DeviceConfig { name: name.into(), ..shape.config() });
     let others = || {
-        tiny_append().chain(tiny_open()).chain(host_ftl::tiny_host_ftl()).find(|config| config.name == name)
+        let others = tiny_append().chain(tiny_both()).chain(tiny_open()).chain(host_ftl::tiny_host_ftl());
+        others.into_iter().find(|config| config.name == name)
     };
     page.or_else(others)
 }
@@ -207,6 +209,7 @@ const IN_ORDER: AppendConfig = AppendConfig {
     spare_blocks: 2,
     erase: EraseTime::Background,
     static_threshold: 0,
+    buffer_share: 0.5,
 };
 const WRITE_ONCE: AppendConfig = AppendConfig { mode: AppendMode::WriteOnce, ..IN_ORDER };
 
@@ -251,6 +254,47 @@ pub(super) fn tiny_append() -> impl Iterator<Item = DeviceConfig> {
             faults: FaultConfig { paired_page_loss: false, ..config.faults },
             ..config
         }
+    })
+}
+
+/// Pages and segments with few blocks that neither needs, so that blocks change sides all the time.
+const TWO_SIDES: Shape = Shape { blocks_per_plane: 20, buffer_units: 12, ..SEGMENTS };
+const FEW: AppendConfig = AppendConfig { segments: 3, ..IN_ORDER };
+
+/// Tiny devices with a page namespace and an append namespace on one pool of blocks. They differ in the promise of the buffer, the mode, units
+/// per page, lanes, the write frontiers of GC, and in what fails.
+#[rustfmt::skip]
+const BOTH: [(&str, Shape, AppendConfig); 8] = [
+    ("tiny-both", TWO_SIDES, FEW),
+    ("tiny-both-pages", Shape { units_per_page: 2, pages_per_block: 8, buffer_units: 16, hot_cold: false, ..TWO_SIDES }, FEW),
+    ("tiny-both-through", Shape { mode: BufferMode::WriteThrough, ..TWO_SIDES }, FEW),
+    ("tiny-both-once", Shape { units_per_page: 2, pages_per_block: 6, blocks_per_plane: 22, buffer_units: 24, range_flush: RangeFlushSupport::Selective, ..TWO_SIDES },
+        AppendConfig { mode: AppendMode::WriteOnce, ..FEW }),
+    ("tiny-both-narrow", Shape { parallel: [2, 1, 2], cell: Cell::Mlc, blocks_per_plane: 16, access_us: 40, ..TWO_SIDES },
+        AppendConfig { segments: 4, lanes: 2, ..FEW }),
+    // Programming takes longer than many commands, so that blocks are waited for.
+    ("tiny-both-slow", Shape { program_us: 600, ..TWO_SIDES }, FEW),
+    ("tiny-both-failing", Shape { program_fail: 0.01, erase_fail: 0.01, blocks_per_plane: 28, ..TWO_SIDES },
+        AppendConfig { spare_blocks: 4, static_threshold: 3, ..FEW }),
+    // So few spare blocks that they are used up: writes fail in either namespace, and the device takes no more.
+    ("tiny-both-worn", Shape { program_fail: 0.03, erase_fail: 0.1, blocks_per_plane: 22, ..TWO_SIDES }, FEW),
+];
+
+/// Tiny devices with both namespaces, with the least valid over-provisioning.
+pub(super) fn tiny_both() -> impl Iterator<Item = DeviceConfig> {
+    BOTH.into_iter().map(|(name, shape, append)| {
+        let with = |percent: u32| {
+            let config = shape.config_with(f64::from(percent) / 100.0);
+            DeviceConfig {
+                name: name.into(),
+                firmware: FirmwareKind::PageAndAppend,
+                append: append.clone(),
+                faults: FaultConfig { paired_page_loss: false, ..config.faults },
+                ..config
+            }
+        };
+        let valid = (20..90).map(with).find(|config| config.validate().is_ok());
+        valid.unwrap_or_else(|| with(80))
     })
 }
 
@@ -340,6 +384,25 @@ mod tests {
         for config in tiny_open() {
             config.validate().unwrap_or_else(|e| panic!("{}: {e}", config.name));
             let geometry = Geometry::new(&config);
+            assert!(geometry.user_units <= 240 && geometry.blocks() <= 64, "{}", config.name);
+        }
+    }
+
+    #[test]
+    fn every_tiny_device_with_both_namespaces_is_valid_and_tiny() {
+        for config in tiny_both() {
+            config.validate().unwrap_or_else(|e| panic!("{}: {e}", config.name));
+            let geometry = Geometry::new(&config);
+            println!(
+                "{}: {} units of pages, {} segments of {} units, {} blocks of which {} reserved in a plane, {} for segments",
+                config.name,
+                geometry.user_units,
+                geometry.append.segments,
+                geometry.append.units,
+                geometry.blocks(),
+                geometry.reserved_blocks_per_plane(),
+                geometry.append.blocks_per_plane_max
+            );
             assert!(geometry.user_units <= 240 && geometry.blocks() <= 64, "{}", config.name);
         }
     }

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod append;
+mod both;
 pub mod bug;
 pub mod campaign;
 pub mod devices;

@@ -2,7 +2,6 @@
 //!
 //! Invariant: a replay does everything that the exploration did to this one medium, including all checks.
 
-use super::append;
 use super::devices::{host_ftl, tiny};
 use super::explorer::{
     Effort, Fault, Found, WorldSpec, boot_device, boot_history, caught, contents, cut, exercise_device,
@@ -13,6 +12,7 @@ use super::ruled;
 use super::sim::{Misbehaviour, Sim};
 use super::token::{Chosen, Token};
 use super::workload::History;
+use super::{append, both};
 use flashweir_contract::{Content, Oracle, Verdict, Violation, draw, minimise};
 use flashweir_core::Lpn;
 use flashweir_device::config::FirmwareKind;
@@ -64,6 +64,7 @@ pub fn replay(token: &Token) -> Result<Replayed, String> {
         _ if host_ftl(&token.device).is_some() => Some(super::host_ftl::replay(&spec, token)?),
         FirmwareKind::Page => None,
         FirmwareKind::Append => Some(ruled::replay::<append::World>(&spec, token)?),
+        FirmwareKind::PageAndAppend => Some(ruled::replay::<both::World>(&spec, token)?),
         FirmwareKind::OpenChannel => Some(ruled::replay::<open::World>(&spec, token)?),
     };
     if let Some((fault, drawing)) = ruled {
@@ -174,6 +175,7 @@ fn shortest(spec: &WorldSpec, found: &Found) -> Option<Token> {
         _ if host_ftl(&spec.config.name).is_some() => return super::host_ftl::shortest(spec, found),
         FirmwareKind::Page => {}
         FirmwareKind::Append => return ruled::shortest::<append::World>(spec, found),
+        FirmwareKind::PageAndAppend => return ruled::shortest::<both::World>(spec, found),
         FirmwareKind::OpenChannel => return ruled::shortest::<open::World>(spec, found),
     }
     let start = boot_device(spec, found.boot).ok()?;

@@ -54,14 +54,27 @@ pub enum FirmwareKind {
     Page,
     /// Append: a map of whole blocks and no GC; hosts write segments in order and deallocate them (append-segments §3).
     Append,
+    /// Page-mapped and append at once, on one pool of blocks (append-segments §3.10): hosts see sectors in one namespace and segments in
+    /// another.
+    PageAndAppend,
     /// Open channel: no map; hosts see physical units and erase blocks themselves (open-channel §6).
     OpenChannel,
 }
 
 impl FirmwareKind {
-    /// Whether hosts see a page namespace.
+    /// Whether a page namespace is all that hosts see.
     pub fn is_page(&self) -> bool {
         *self == Self::Page
+    }
+
+    /// Whether hosts see a page namespace.
+    pub fn has_pages(&self) -> bool {
+        matches!(self, Self::Page | Self::PageAndAppend)
+    }
+
+    /// Whether hosts see an append namespace.
+    pub fn has_segments(&self) -> bool {
+        matches!(self, Self::Append | Self::PageAndAppend)
     }
 }
 
@@ -458,11 +471,11 @@ pub enum EraseTime {
 }
 
 /// The append namespace (append-segments §3).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AppendConfig {
-    /// Segments that a host sees. 0: with `firmware = "append"` as many as there is room for, with `firmware = "page"` no append
-    /// namespace.
+    /// Segments that a host sees. 0: as many as there is room for. With `firmware = "page-and-append"` it is their number that decides how
+    /// much is left to the page namespace, so there it has to be given.
     pub segments: u32,
     /// Blocks of a segment, each of a plane of its own; 0 is one of each plane. Fewer than all planes make narrow segments, which take
     /// turns on the planes.
@@ -471,12 +484,21 @@ pub struct AppendConfig {
     pub mode: AppendMode,
     /// Segments that may be written in part at a time; 0 is no limit.
     pub max_open: u32,
-    /// Blocks of each plane that no segment has: for blocks that go bad, and for erases that are under way.
+    /// Blocks of each plane that no segment has: for blocks that go bad, and for erases that are under way. With `firmware =
+    /// "page-and-append"` segments may have that many more at a time than they hold.
     pub spare_blocks: u32,
     /// When blocks are erased.
     pub erase: EraseTime,
     /// Moves the least worn block of a full segment when it lags the most worn free one by more erases than this; 0 is off.
     pub static_threshold: u32,
+    /// Fraction of `buffer.capacity` that segments have where a page namespace has the rest; used with `firmware = "page-and-append"`
+    /// only.
+    #[serde(skip_serializing_if = "is_half")]
+    pub buffer_share: f64,
+}
+
+fn is_half(fraction: &f64) -> bool {
+    *fraction == 0.5
 }
 
 impl Default for AppendConfig {
@@ -489,6 +511,7 @@ impl Default for AppendConfig {
             spare_blocks: 4,
             erase: EraseTime::Background,
             static_threshold: 100,
+            buffer_share: 0.5,
         }
     }
 }
@@ -703,6 +726,19 @@ impl DeviceConfig {
     pub fn keeps_epochs(&self) -> bool {
         let protected = self.buffer.mode == BufferMode::PowerLossProtected && self.completion_is_durable();
         self.order.policy != PersistPolicy::None && !protected
+    }
+
+    /// Mapping units of the buffer that the page namespace has, and the append namespace.
+    pub fn buffer_units(&self) -> [u32; 2] {
+        let all = (self.buffer.capacity.0 / self.geometry.unit_bytes.0) as u32;
+        match self.firmware {
+            FirmwareKind::PageAndAppend => {
+                let segments = (f64::from(all) * self.append.buffer_share) as u32;
+                [all - segments.min(all), segments.min(all)]
+            }
+            FirmwareKind::Append => [0, all],
+            FirmwareKind::Page | FirmwareKind::OpenChannel => [all, 0],
+        }
     }
 
     /// Whether everything that completed survives a power cut without a flush.

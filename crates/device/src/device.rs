@@ -5,7 +5,9 @@
 //!
 //! Deliberately absent: the behaviour of the device. Each method is one `match` that calls the code of one firmware.
 
+use crate::both::Both;
 use crate::config::{DeviceConfig, FirmwareKind};
+use crate::cx::Cx;
 use crate::effect::{Effect, Event};
 use crate::firmware::{DeviceOptions, Firmware, Plan};
 use crate::flash::plan::Step;
@@ -14,9 +16,10 @@ use crate::flash::{Interrupted, Media, Overflow, Owner, RecoveryReport, StoreErr
 use crate::geometry::Geometry;
 use crate::metrics::{DeviceMetrics, HandleCounts, NandMetrics};
 use crate::open::OpenChannel;
-use crate::page::PageFtl;
+use crate::page::{Job, PageFtl};
 use crate::segment::AppendFtl;
 use crate::ssd::Ssd;
+use flashweir_core::command::{APPEND_NAMESPACE, OPEN_NAMESPACE, PAGE_NAMESPACE};
 use flashweir_core::{Command, Duration, Instant, Lpn, Payload, Ppa};
 use std::sync::{Arc, Mutex};
 
@@ -37,6 +40,8 @@ pub(crate) enum Kind {
     Page(Ssd<PageFtl>),
     /// Segments: a map of whole blocks is in the device.
     Append(Ssd<AppendFtl>),
+    /// Both at once, on one pool of blocks.
+    Both(Box<Ssd<Both>>),
     /// Open channel: a host addresses physical units.
     Open(Ssd<OpenChannel>),
 }
@@ -47,6 +52,7 @@ macro_rules! each {
         match $device {
             Kind::Page($ssd) => $what,
             Kind::Append($ssd) => $what,
+            Kind::Both($ssd) => $what,
             Kind::Open($ssd) => $what,
         }
     };
@@ -58,6 +64,7 @@ impl Device {
         let kind = match config.firmware {
             FirmwareKind::Page => Kind::Page(Ssd::new(config, options)),
             FirmwareKind::Append => Kind::Append(Ssd::new(config, options)),
+            FirmwareKind::PageAndAppend => Kind::Both(Box::new(Ssd::new(config, options))),
             FirmwareKind::OpenChannel => Kind::Open(Ssd::new(config, options)),
         };
         Self { kind }
@@ -79,6 +86,10 @@ impl Device {
                 let Plan { cx, firmware, steps, report } = AppendFtl::recover(config, options, media);
                 (Self { kind: Kind::Append(Ssd::of(cx, firmware)) }, steps, report)
             }
+            FirmwareKind::PageAndAppend => {
+                let Plan { cx, firmware, steps, report } = Both::recover(config, options, media);
+                (Self { kind: Kind::Both(Box::new(Ssd::of(cx, firmware))) }, steps, report)
+            }
             FirmwareKind::OpenChannel => {
                 let Plan { cx, firmware, steps, report } = OpenChannel::recover(config, options, media);
                 (Self { kind: Kind::Open(Ssd::of(cx, firmware)) }, steps, report)
@@ -86,12 +97,16 @@ impl Device {
         }
     }
 
-    /// The page-mapped firmware. Panics on another one: callers check the configuration first
+    /// The page-mapped firmware and its context. Panics on a device without one: callers check the configuration first
     /// ([`DeviceConfig::check_page_namespace`]).
     #[inline]
-    pub(crate) fn page_mapped(&mut self) -> &mut Ssd<PageFtl> {
+    pub(crate) fn page_mapped(&mut self) -> (&mut PageFtl, &mut Cx<Job>) {
         match &mut self.kind {
-            Kind::Page(ssd) => ssd,
+            Kind::Page(ssd) => (&mut ssd.firmware, &mut ssd.cx),
+            Kind::Both(ssd) => {
+                let Ssd { firmware, cx, .. } = &mut **ssd;
+                (&mut firmware.page, cx)
+            }
             Kind::Append(_) | Kind::Open(_) => panic!("this device has no page namespace"),
         }
     }
@@ -146,6 +161,17 @@ impl Device {
     /// Counters since the device was made.
     pub fn metrics(&self) -> &DeviceMetrics {
         each!(&self.kind, ssd => &ssd.cx.metrics)
+    }
+
+    /// Counters of one namespace since the device was made; `None` if the device does not have it.
+    pub fn namespace_metrics(&self, ns: u16) -> Option<DeviceMetrics> {
+        match (&self.kind, ns) {
+            (Kind::Page(ssd), PAGE_NAMESPACE) => Some(ssd.cx.metrics),
+            (Kind::Append(ssd), APPEND_NAMESPACE) => Some(ssd.cx.metrics),
+            (Kind::Both(ssd), _) => ssd.firmware.metrics_of(&ssd.cx, ns),
+            (Kind::Open(ssd), OPEN_NAMESPACE) => Some(ssd.cx.metrics),
+            _ => None,
+        }
     }
 
     /// Counters of the NAND machine since the device was made.
@@ -256,6 +282,16 @@ impl Device {
         each!(&self.kind, ssd => ssd.firmware.content(&ssd.cx, lpn))
     }
 
+    /// The content that a read of this unit of the append namespace would return now; `None` if it was not written, or the device has no
+    /// such namespace. For checks: it takes no virtual time.
+    pub fn peek_segments(&self, unit: Lpn) -> Option<Payload> {
+        match &self.kind {
+            Kind::Append(ssd) => ssd.firmware.segments.content(&ssd.cx, unit),
+            Kind::Both(ssd) => ssd.firmware.segments.content(&ssd.cx, unit),
+            Kind::Page(_) | Kind::Open(_) => None,
+        }
+    }
+
     /// Owner of a physical unit, for reports.
     pub fn owner(&self, ppa: Ppa) -> Option<Owner> {
         self.media().oob(ppa).map(|(owner, _)| owner)
@@ -273,6 +309,7 @@ impl Device {
     pub fn segment_map_bytes(&self) -> Option<[u64; 2]> {
         match &self.kind {
             Kind::Append(ssd) => Some(ssd.firmware.segments.map_bytes()),
+            Kind::Both(ssd) => Some(ssd.firmware.segments.map_bytes()),
             Kind::Page(_) | Kind::Open(_) => None,
         }
     }
@@ -281,6 +318,7 @@ impl Device {
     pub fn handle_counts(&self) -> &[HandleCounts] {
         match &self.kind {
             Kind::Page(ssd) => ssd.firmware.handle_counts(),
+            Kind::Both(ssd) => ssd.firmware.page.handle_counts(),
             Kind::Append(_) | Kind::Open(_) => &[],
         }
     }

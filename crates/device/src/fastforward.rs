@@ -15,8 +15,8 @@ impl<'a> FastForward<'a> {
     /// Begins on a quiet device.
     pub fn new(device: &'a mut Device) -> Self {
         assert!(device.is_quiet(), "time stands still only for a quiet device");
-        let ssd = device.page_mapped();
-        let writer = UnitWriter::new(&ssd.firmware, &ssd.cx);
+        let (firmware, cx) = device.page_mapped();
+        let writer = UnitWriter::new(firmware, cx);
         Self { device, writer }
     }
 
@@ -28,13 +28,13 @@ impl<'a> FastForward<'a> {
     /// Writes one logical page.
     #[inline]
     pub fn write(&mut self, lpn: Lpn, payload: Payload) {
-        let ssd = self.device.page_mapped();
-        self.writer.write(&mut ssd.firmware, &mut ssd.cx, lpn, payload);
+        let (firmware, cx) = self.device.page_mapped();
+        self.writer.write(firmware, cx, lpn, payload);
     }
 
     /// Pads the pages that are not full, and completes word lines whose later pages could destroy earlier ones.
     pub fn finish(self) {
-        let ssd = self.device.page_mapped();
-        self.writer.finish(&mut ssd.firmware, &mut ssd.cx);
+        let (firmware, cx) = self.device.page_mapped();
+        self.writer.finish(firmware, cx);
     }
 }

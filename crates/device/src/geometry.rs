@@ -27,6 +27,8 @@ pub struct SegmentShape {
     pub units: u32,
     /// Blocks in each of the two regions of its log.
     pub log_blocks_per_region: u32,
+    /// Beside a page namespace: most blocks of each plane that segments have at a time; 0 where no other namespace wants any.
+    pub blocks_per_plane_max: u32,
     /// Reserved blocks in front of them, in the order in which blocks are reserved.
     log_from: u32,
 }
@@ -145,6 +147,12 @@ impl Geometry {
             geometry.user_units = u64::from(geometry.append.segments) * u64::from(geometry.append.units);
             return geometry;
         }
+        if config.firmware == FirmwareKind::PageAndAppend {
+            geometry.append.blocks_per_plane_max = geometry.blocks_of_segments(&config.append);
+        }
+        // What segments may have is no part of the capacity from which over-provisioning is taken.
+        let lent = u64::from(geometry.append.blocks_per_plane_max) * u64::from(geometry.planes());
+        let physical = physical.saturating_sub(lent * u64::from(geometry.units_per_block()));
         let share = (physical as f64 * (1.0 - config.ftl.over_provisioning)).floor() as u64;
         // Static striping needs every plane to hold the same share, so the capacity is a whole number of stripes of pages.
         let stripe = u64::from(geometry.planes()) * u64::from(units_per_page);
@@ -167,7 +175,18 @@ impl Geometry {
             let block_bytes = u64::from(g.pages_per_block) * g.page_bytes.0;
             geometry.meta_blocks_per_region = (bytes.div_ceil(block_bytes) + 1) as u32;
         }
+        if config.firmware == FirmwareKind::PageAndAppend {
+            geometry.lay_out_segments(&config.append);
+        }
         geometry
+    }
+
+    /// Most blocks of a plane that segments of this configuration have at a time: those of all segments, and the spare ones.
+    fn blocks_of_segments(&self, config: &AppendConfig) -> u32 {
+        let lanes = if config.lanes == 0 { self.planes() } else { config.lanes };
+        let of_all = u64::from(config.segments) * u64::from(lanes);
+        let most = of_all.div_ceil(u64::from(self.planes())) + u64::from(config.spare_blocks);
+        most.min(u64::from(self.blocks_per_plane)) as u32
     }
 
     /// Counts of the append namespace: as many segments as are asked for, or as have room.
@@ -188,6 +207,7 @@ impl Geometry {
             units: lanes.saturating_mul(self.units_per_block()),
             log_blocks_per_region: pages.div_ceil(u64::from(self.pages_per_block)) as u32 + 1,
             log_from: 2 * self.meta_blocks_per_region + self.map_blocks,
+            blocks_per_plane_max: self.append.blocks_per_plane_max,
         };
         self.append.segments = match config.segments {
             0 => groups * self.segment_blocks_per_plane(config.spare_blocks),
@@ -362,10 +382,11 @@ impl Geometry {
         partial_page + if config.faults.paired_page_loss { wordline } else { 0 }
     }
 
-    /// Blocks of the tightest plane that hold neither user data nor metadata, less the expected bad ones.
+    /// Blocks of the tightest plane that hold neither user data nor metadata, less the expected bad ones and those that segments may
+    /// have beside a page namespace.
     pub fn spare_blocks_per_plane_min(&self) -> f64 {
         let user = self.user_units as f64 / f64::from(self.planes()) / f64::from(self.units_per_block());
-        let meta = self.reserved_blocks_per_plane();
+        let meta = self.reserved_blocks_per_plane() + self.append.blocks_per_plane_max;
         let blocks = f64::from(self.blocks_per_plane);
         blocks - f64::from(self.factory_bad_max()) - user - f64::from(meta)
     }

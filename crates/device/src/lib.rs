@@ -4,6 +4,7 @@
 //! parts, [`page`] the path of a command through the page-mapped firmware.
 #![forbid(unsafe_code)]
 
+mod both;
 pub mod config;
 mod cx;
 pub mod device;

@@ -121,6 +121,10 @@ pub enum PlantedBug {
     AppendAnsweredEarly,
     /// Segments: units that come for gaps in programmed pages count as durable.
     GapsUnmended,
+    /// Pages and segments: recovery takes a block that names its segment, and that the log does not, for one of pages.
+    SegmentBlockTakenForPage,
+    /// Pages and segments: a block whose erase was interrupted is free after the recovery, so the other namespace takes it.
+    TakenBeforeErased,
     /// Open channel: a block is erased although some of its programs have not ended.
     EraseUnderPrograms,
     /// Open channel: an erase completes when it is accepted.
@@ -174,8 +178,13 @@ impl PlantedBug {
                 _ => false,
             };
         }
-        if config.firmware == FirmwareKind::Append {
-            return self.concerns_segments(config);
+        match (config.firmware, self) {
+            (FirmwareKind::Append, _) => return self.concerns_segments(config),
+            (FirmwareKind::PageAndAppend, Self::SegmentBlockTakenForPage | Self::TakenBeforeErased) => {
+                return true;
+            }
+            (FirmwareKind::PageAndAppend, _) if self.concerns_segments(config) => return true,
+            _ => {}
         }
         use PersistPolicy::{InOrderRecovery, Transactional};
         let order = if config.keeps_epochs() { config.order.policy } else { PersistPolicy::None };
@@ -220,6 +229,8 @@ impl PlantedBug {
             | Self::LoggedTailForgotten
             | Self::AppendAnsweredEarly
             | Self::GapsUnmended
+            | Self::SegmentBlockTakenForPage
+            | Self::TakenBeforeErased
             | Self::EraseUnderPrograms
             | Self::EarlyErase
             | Self::RecordsMixed
@@ -245,7 +256,7 @@ impl PlantedBug {
         }
     }
 
-    /// Whether a device with only an append namespace runs the code that has the bug.
+    /// Whether an append namespace of this device runs the code that has the bug.
     fn concerns_segments(self, config: &DeviceConfig) -> bool {
         let protected =
             config.buffer.mode == BufferMode::PowerLossProtected && config.completion_is_durable();
@@ -275,7 +286,7 @@ impl PlantedBug {
     }
 
     /// All planted bugs, with their names.
-    pub const ALL: [(Self, &'static str); 69] = [
+    pub const ALL: [(Self, &'static str); 71] = [
         (Self::LogBeforeData, "log-before-data"),
         (Self::EarlyInvalidation, "early-invalidation"),
         (Self::LostTrim, "lost-trim"),
@@ -332,6 +343,8 @@ impl PlantedBug {
         (Self::LoggedTailForgotten, "logged-tail-forgotten"),
         (Self::AppendAnsweredEarly, "append-answered-early"),
         (Self::GapsUnmended, "gaps-unmended"),
+        (Self::SegmentBlockTakenForPage, "segment-block-taken-for-page"),
+        (Self::TakenBeforeErased, "taken-before-erased"),
         (Self::EraseUnderPrograms, "erase-under-programs"),
         (Self::EarlyErase, "early-erase"),
         (Self::RecordsMixed, "records-mixed"),

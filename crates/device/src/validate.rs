@@ -1,8 +1,8 @@
 //! Validation of a configuration: each key is checked once, with errors that name key, value and range.
 
 use crate::config::{
-    BufferConfig, BufferMode, ChunkSpan, DeviceConfig, FirmwareKind, FtlConfig, Metadata, OpenConfig,
-    OpenVersion, OrderConfig, PageTimes, PersistPolicy, Translation,
+    Allocation, BufferConfig, BufferMode, ChunkSpan, DeviceConfig, EraseTime, FirmwareKind, FtlConfig, Metadata,
+    OpenConfig, OpenVersion, OrderConfig, PageTimes, PersistPolicy, Translation,
 };
 use crate::geometry::Geometry;
 use flashweir_core::command::{Handle, PLACES_MAX};
@@ -38,6 +38,10 @@ impl DeviceConfig {
                 self.validate_buffer()?;
                 self.validate_append()?;
             }
+            FirmwareKind::PageAndAppend => {
+                self.validate_buffer()?;
+                self.validate_both()?;
+            }
             FirmwareKind::OpenChannel => self.validate_open()?,
         }
         self.link.validate()?;
@@ -62,8 +66,67 @@ impl DeviceConfig {
         match self.firmware {
             FirmwareKind::Page => self.validate_space(),
             FirmwareKind::Append => self.validate_segments(),
+            FirmwareKind::PageAndAppend => {
+                self.validate_segments()?;
+                self.validate_space()
+            }
             FirmwareKind::OpenChannel => Ok(()),
         }
+    }
+
+    /// Two namespaces on one pool of blocks: what is built of each of them (append-segments §3.12).
+    fn validate_both(&self) -> Result<(), String> {
+        let refuse = |key: &str, value: &str, expected: &str| {
+            bad(key, value, &format!("{expected} with firmware = \"page-and-append\""))
+        };
+        if self.append.segments == 0 {
+            return refuse(
+                "append.segments",
+                "0",
+                "the number of segments, which decides what is left to pages,",
+            );
+        }
+        if self.append.erase != EraseTime::Background {
+            return refuse(
+                "append.erase",
+                "first-write",
+                "background, since pages are written to free blocks at once,",
+            );
+        }
+        if self.ftl.translation != Translation::Resident {
+            return refuse("ftl.translation", "demand-cached", "resident");
+        }
+        if self.ftl.allocation != Allocation::Static {
+            let expected =
+                "static, so that each plane holds its share of the pages and can make room for segments,";
+            return refuse("ftl.allocation", "dynamic", expected);
+        }
+        if self.ftl.metadata != Metadata::Log {
+            return refuse("ftl.metadata", "none", "log");
+        }
+        if self.ftl.share.pages > 0 {
+            return bad("ftl.share.pages", self.ftl.share.pages, "0 with firmware = \"page-and-append\"");
+        }
+        if self.buffer.mode == BufferMode::PowerLossProtected {
+            return refuse("buffer.mode", "power-loss-protected", "write-back or write-through");
+        }
+        if self.buffer.exclusive_flush {
+            return refuse("buffer.exclusive_flush", "true", "false");
+        }
+        if self.order != OrderConfig::default() {
+            return refuse("[order]", "not empty", "no keys, since a stream has one namespace,");
+        }
+        if self.faults.paired_page_loss {
+            return refuse("faults.paired_page_loss", "true", "false");
+        }
+        let per_page = (self.geometry.page_bytes.0 / self.geometry.unit_bytes.0) as u32;
+        if !(0.0..=1.0).contains(&self.append.buffer_share)
+            || self.buffer_units().iter().any(|units| *units < per_page)
+        {
+            let expected = "a fraction of buffer.capacity that leaves a page or more to each namespace";
+            return bad("append.buffer_share", self.append.buffer_share, expected);
+        }
+        Ok(())
     }
 
     /// Segments have no map of pages, and streams of one kind, so these keys must have their defaults.
@@ -210,7 +273,7 @@ impl DeviceConfig {
     /// Returns an error for a device on which jobs cannot run: one without pages and without segments.
     pub fn check_jobs(&self) -> Result<(), String> {
         match self.firmware {
-            FirmwareKind::Page | FirmwareKind::Append => Ok(()),
+            FirmwareKind::Page | FirmwareKind::Append | FirmwareKind::PageAndAppend => Ok(()),
             FirmwareKind::OpenChannel => self.check_page_namespace(),
         }
     }
@@ -218,7 +281,7 @@ impl DeviceConfig {
     /// Returns an error for a device without a page namespace, which everything that reads and writes sectors needs.
     pub fn check_page_namespace(&self) -> Result<(), String> {
         match self.firmware {
-            FirmwareKind::Page => Ok(()),
+            FirmwareKind::Page | FirmwareKind::PageAndAppend => Ok(()),
             FirmwareKind::Append => bad(
                 "firmware",
                 "append",
@@ -423,6 +486,20 @@ impl DeviceConfig {
         let kept = kept as f64 / f64::from(geometry.units_per_block()) * share;
         let needed = f64::from(f.gc.reserve_blocks + 1 + f.open_blocks()) + wasted + kept;
         let spare = geometry.spare_blocks_per_plane_min();
+        if spare < needed && self.firmware == FirmwareKind::PageAndAppend {
+            let (all, segments) = (self.geometry.blocks_per_plane, geometry.append.blocks_per_plane_max);
+            let bad_max = geometry.factory_bad_max();
+            let data = f64::from(all - segments.min(all)) - f64::from(bad_max) - spare;
+            return bad(
+                "append.segments",
+                self.append.segments,
+                &format!(
+                    "fewer, or more geometry.blocks_per_plane or ftl.over_provisioning: of {all} blocks of each plane segments \
+                     may have {segments} (append.spare_blocks included), {bad_max} may be bad, and {data:.1} hold metadata and \
+                     the data of the page namespace, which leaves {spare:.1} of {needed:.1} for its GC and write frontiers"
+                ),
+            );
+        }
         if spare < needed {
             let epochs = if kept > 0.0 { " and epochs" } else { "" };
             return bad(
@@ -441,7 +518,7 @@ impl DeviceConfig {
     /// Explains why GC never stops once the fraction `fill` (0 to 1) of the capacity holds data: GC wants to keep more blocks of a
     /// plane free than are left. `None` if the spare blocks suffice.
     pub fn collection_never_stops(&self, fill: f64) -> Option<String> {
-        if !self.firmware.is_page() {
+        if !self.firmware.has_pages() {
             return None;
         }
         let geometry = Geometry::new(self);

@@ -47,6 +47,8 @@ pub struct Blocks {
     closed_at: Vec<u64>,
     valid_bits: Vec<u64>,
     free: Vec<VecDeque<BlockId>>,
+    /// Number of blocks of each plane that belong to segments.
+    of_segments: Vec<u32>,
     closings: u64,
     blocks_per_plane: u32,
     units_per_block: u32,
@@ -65,6 +67,7 @@ impl Blocks {
             closed_at: vec![0; blocks],
             valid_bits: vec![0; words],
             free: (0..planes).map(|plane| pool(plane).collect()).collect(),
+            of_segments: vec![0; planes as usize],
             closings: 0,
             blocks_per_plane,
             units_per_block,
@@ -238,13 +241,17 @@ impl Blocks {
     pub fn take(&mut self, plane: PlaneId, most_worn: bool) -> Option<BlockId> {
         let block = if most_worn { self.open_most_worn(plane)? } else { self.open(plane, true)? };
         self.states[block.index()] = BlockState::Segment;
+        self.of_segments[plane.index()] += 1;
         Some(block)
     }
 
     /// Takes these free blocks for segments: recovery found them there.
     pub fn claim(&mut self, blocks: &[BlockId]) {
         for block in blocks {
+            assert_eq!(self.state(*block), BlockState::Free, "block {}", block.0);
             self.states[block.index()] = BlockState::Segment;
+            let plane = self.plane(*block);
+            self.of_segments[plane.index()] += 1;
         }
         let states = &self.states;
         for pool in &mut self.free {
@@ -257,7 +264,14 @@ impl Blocks {
         assert_eq!(self.state(block), BlockState::Segment, "block {}", block.0);
         self.states[block.index()] = BlockState::Free;
         let plane = self.plane(block);
+        self.of_segments[plane.index()] -= 1;
         self.free[plane.index()].push_back(block);
+    }
+
+    /// Blocks of `plane` that belong to segments.
+    #[inline]
+    pub fn segment_count(&self, plane: PlaneId) -> u32 {
+        self.of_segments[plane.index()]
     }
 
     /// The free blocks of `plane`.
@@ -269,6 +283,10 @@ impl Blocks {
     pub fn retire(&mut self, block: BlockId) {
         assert_eq!(self.valid(block), 0, "block {} holds valid units", block.0);
         self.leave_pool(block);
+        if self.state(block) == BlockState::Segment {
+            let plane = self.plane(block);
+            self.of_segments[plane.index()] -= 1;
+        }
         self.states[block.index()] = BlockState::Bad;
         self.keys[block.index()] |= NOT_COLLECTABLE;
     }
@@ -318,6 +336,11 @@ impl Blocks {
         }
         let free = self.states.iter().filter(|s| **s == BlockState::Free).count();
         assert_eq!(free, self.free.iter().map(VecDeque::len).sum::<usize>(), "free pools");
+        for (plane, count) in (0..).map(PlaneId).zip(&self.of_segments) {
+            let is_segment = |block: &u32| self.states[*block as usize] == BlockState::Segment;
+            let counted = self.of_plane(plane).filter(is_segment).count();
+            assert_eq!(counted, *count as usize, "blocks of segments in plane {}", plane.0);
+        }
         total
     }
 

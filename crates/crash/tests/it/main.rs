@@ -2,6 +2,7 @@
 //! tokens.
 
 mod append;
+mod both;
 mod commands;
 mod crash;
 mod dftl;

@@ -125,8 +125,13 @@ pub struct Op<J = ()> {
 impl<J> Op<J> {
     /// The same operation without its job.
     pub fn without_job(&self) -> Op {
+        self.with_job(())
+    }
+
+    /// The same operation with another job.
+    pub(crate) fn with_job<K>(&self, job: K) -> Op<K> {
         let Self { kind, class, plane, at, frontier, bytes, purpose, .. } = *self;
-        Op { kind, class, plane, at, frontier, bytes, purpose, job: () }
+        Op { kind, class, plane, at, frontier, bytes, purpose, job }
     }
 }
 

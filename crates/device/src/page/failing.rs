@@ -95,7 +95,12 @@ impl PageFtl {
         let meta = cx.geometry.reserved_blocks_per_plane();
         let usable = cx.geometry.blocks_per_plane - cx.flash.bad_blocks_of_plane[plane.index()];
         let gc = &cx.config.ftl.gc;
-        if usable < data + meta + gc.reserve_blocks + cx.config.ftl.open_blocks() {
+        // Beside an append namespace: its segments, and two blocks for what it copies and erases.
+        let of_segments = match cx.geometry.append.blocks_per_plane_max {
+            0 => 0,
+            most => most - cx.config.append.spare_blocks + 2,
+        };
+        if usable < data + meta + gc.reserve_blocks + cx.config.ftl.open_blocks() + of_segments {
             cx.front.read_only = true;
         }
     }
@@ -160,7 +165,9 @@ impl PageFtl {
             cx.flash.machine.has_waiting_program(plane, Frontier::Gc) && no_room(Frontier::Gc);
         // A collection that waits for translation pages may make room yet.
         let may_collect = collection.victim.is_some() || self.is_map_crowded() || self.has_put_off(plane);
-        let nothing_to_collect = !may_collect && self.space.user_frontiers().any(no_room);
+        // Room that is left to another namespace is there.
+        let leaves_room = self.space.leave[plane.index()] > 0;
+        let nothing_to_collect = !may_collect && !leaves_room && self.space.user_frontiers().any(no_room);
         !collection.erasing
             && (survivors_wait || nothing_to_collect)
             && !cx.flash.machine.is_programming(cx.geometry.station(plane))

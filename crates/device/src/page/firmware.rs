@@ -6,7 +6,6 @@ use super::ftl::{Cx, PageFtl};
 use super::job::{Job, Op as NandOp};
 use super::map_cache::{What, Who};
 use super::recover;
-use super::scan::Scan;
 use crate::config::{DeviceConfig, Miss, PersistPolicy, RangeFlushSupport};
 use crate::effect::Event;
 use crate::firmware::{DeviceOptions, Firmware, Plan};
@@ -32,7 +31,7 @@ impl Firmware for PageFtl {
 
     fn recover(config: &DeviceConfig, options: DeviceOptions, media: Media) -> Plan<Self> {
         assert!(media.tracks_contents(), "recovery needs a medium that keeps contents");
-        recover::plan(Scan::new(config, options, media))
+        recover::plan(config, options, media)
     }
 
     fn recovered(&mut self, cx: &mut Cx) {
@@ -122,6 +121,7 @@ impl Firmware for PageFtl {
             Job::MapWrite(write) => self.map_write_done(cx, &op, write),
             Job::MapGcRead => self.map_gc_read_done(cx, &op),
             Job::MapErase => self.map_erase_done(cx, &op),
+            Job::Segment(_) => unreachable!("a page namespace has no segments"),
         }
         if self.may_get_stuck(cx) {
             match self.orders.is_used() {
@@ -170,6 +170,7 @@ impl Firmware for PageFtl {
             Job::HostRead { .. } | Job::Modify { .. } | Job::ShareRead { .. } => {}
             Job::GcRead | Job::GcErase | Job::MetaErase => {}
             Job::MapRead(_) | Job::MapGcRead | Job::MapErase => {}
+            Job::Segment(_) => unreachable!("a page namespace has no segments"),
         }
     }
 

@@ -121,6 +121,8 @@ pub(crate) struct Space {
     pub(super) counts: Vec<HandleCounts>,
     placed: Vec<Option<Handle>>,
     reserve: u32,
+    /// Free blocks of each plane that host data leave beside the reserve, because another namespace waits for them.
+    pub(super) leave: Vec<u32>,
     dynamic_wear: bool,
     /// Planes whose host data are paced by GC, with the credit that they may write, in 1/1024 of a unit.
     pace: Vec<Option<i64>>,
@@ -157,6 +159,7 @@ impl Space {
             counts: vec![HandleCounts::default(); if handles > 1 { handles.into() } else { 0 }],
             placed: vec![None; if handles > 1 { geometry.blocks() as usize } else { 0 }],
             reserve: gc.reserve_blocks,
+            leave: vec![0; planes],
             dynamic_wear: config.ftl.wear.dynamic,
             pace: vec![None; planes],
             cold_to_worn: vec![false; planes],
@@ -379,7 +382,8 @@ impl Space {
             Some(_) if !self.hot_cold && frontier != Frontier::Gc && free == 0 => None,
             Some(open) => Some(open.next_page),
             None => {
-                let keep = if frontier == Frontier::Gc { 0 } else { self.reserve };
+                let keep =
+                    if frontier == Frontier::Gc { 0 } else { self.reserve + self.leave[plane.index()] };
                 (free > keep).then_some(0)
             }
         }

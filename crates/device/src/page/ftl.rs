@@ -21,7 +21,7 @@ use flashweir_ftl::{BlockId, Map};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The context of this firmware.
-pub(super) type Cx = crate::cx::Cx<Job>;
+pub(crate) type Cx = crate::cx::Cx<Job>;
 
 /// The page-mapped firmware.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ pub(crate) struct PageFtl {
     pub(super) virtual_pages: VirtualPages,
     /// The SHARE that is accepted next, as far as it is prepared.
     pub(super) sharing: Option<Box<Sharing>>,
-    pub(super) space: Space,
+    pub(crate) space: Space,
     pub(super) buffer: Buffer,
     pub(super) flushes: Vec<PendingFlush>,
     pub(super) collections: Vec<Collection>,
@@ -78,7 +78,7 @@ impl PageFtl {
     /// A firmware with an empty map; recovery fills it after a cut.
     pub(super) fn empty(cx: &Cx, seed: u64) -> Self {
         let (config, geometry) = (&cx.config, &cx.geometry);
-        let units = (config.buffer.capacity.0 / geometry.unit_bytes) as u32;
+        let units = config.buffer_units()[0];
         let planes = geometry.planes() as usize;
         let regions = [0, 1].map(|region| geometry.meta_blocks(region).collect());
         let policy = if config.keeps_epochs() { config.order.policy } else { PersistPolicy::None };

@@ -122,13 +122,18 @@ impl PageFtl {
     /// A victim whose collection frees more than it uses: the policy's choice, or else the emptiest block. A plane that holds more
     /// than its share has none, and waits until something in it becomes invalid.
     pub(super) fn gainful(&mut self, cx: &mut Cx, plane: PlaneId) -> Option<BlockId> {
-        let pages = cx.geometry.pages_per_block - self.collection_waste_pages;
-        let valid_max = pages * cx.geometry.units_per_page - 1;
+        let valid_max = self.valid_max(cx);
         let blocks = &cx.flash.blocks;
         let victim = self.space.victims.pick(blocks, plane)?;
         let victim =
             if blocks.valid(victim) <= valid_max { victim } else { VictimPicker::emptiest(blocks, plane)? };
         (blocks.valid(victim) <= valid_max).then_some(victim)
+    }
+
+    /// Most valid units of a victim whose collection gains room.
+    pub(super) fn valid_max(&self, cx: &Cx) -> u32 {
+        let pages = cx.geometry.pages_per_block - self.collection_waste_pages;
+        pages * cx.geometry.units_per_page - 1
     }
 
     /// The least worn block, if static wear-levelling wants to move its data.

@@ -1,5 +1,7 @@
 //! The jobs of the page-mapped firmware's operations.
 
+use crate::segment::Job as SegmentJob;
+
 /// An operation of this firmware.
 pub(super) type Op = crate::flash::Op<Job>;
 
@@ -34,4 +36,6 @@ pub(crate) enum Job {
     MapGcRead,
     /// Erases that victim.
     MapErase,
+    /// An operation of the append namespace that shares the device; this firmware never gets one.
+    Segment(SegmentJob),
 }

@@ -5,7 +5,7 @@
 //! [`gc`] makes room; [`share`] lets pages share a unit; [`log`] makes
 //! deallocations and SHAREs durable; [`order`] keeps epochs; where the map is on the medium, [`look_up`]
 //! finds its pages in a cache and [`map_pages`] moves them; [`flush`] and [`range_flush`] wait for what they cover; [`scan`] and
-//! [`recover`] run after a power cut.
+//! [`recover`] run after a power cut. [`lending`] gives blocks to an append namespace on the same pool.
 //!
 //! Code that makes other work possible notes it in [`work`], and [`drain`] does that work.
 //!
@@ -31,6 +31,7 @@ mod frontier;
 mod ftl;
 mod gc;
 mod job;
+mod lending;
 mod log;
 mod look_up;
 mod map_area;
@@ -50,4 +51,7 @@ mod virtual_pages;
 mod work;
 
 pub(crate) use fastforward::UnitWriter;
-pub(crate) use ftl::PageFtl;
+pub(crate) use frontier::Space;
+pub(crate) use ftl::{Cx, PageFtl};
+pub(crate) use job::Job;
+pub(crate) use recover::{read, rebuild};

@@ -8,9 +8,10 @@ use super::content::LOST;
 use super::frontier::page_of;
 use super::ftl::{Cx, PageFtl};
 use super::scan::{BOOT_GAP, Scan};
-use crate::firmware::{Plan, boot};
+use crate::config::DeviceConfig;
+use crate::firmware::{DeviceOptions, Plan, boot};
 use crate::flash::plan::{Step, duration};
-use crate::flash::{Frontier, Owner, Placer, RecoveryReport, SaveArea, Torn, UnitImage};
+use crate::flash::{Frontier, Media, Owner, Placer, RecoveryReport, SaveArea, Torn, UnitImage};
 use crate::geometry::PageAddr;
 use crate::planted::PlantedBug;
 use flashweir_core::{Lpn, Payload, Ppa};
@@ -20,8 +21,35 @@ use flashweir_ftl::recovery::{ContentId, Fold, Mapping};
 use flashweir_ftl::{BlockId, BlockState, MapWord, PlaneId};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// What was found on a medium.
+#[derive(Debug)]
+pub(crate) struct Findings {
+    fold: Fold,
+    /// Region and number of the new checkpoint, and the number of the boot.
+    target: usize,
+    group: u64,
+    nth_boot: u32,
+    /// Pages that were read, by station.
+    pub(crate) reads: Vec<u64>,
+    openings: u64,
+    directory: BTreeMap<u32, (Ppa, u64)>,
+    maps: u64,
+    map_entries: BTreeMap<u32, Vec<Entry>>,
+    unfinished: Vec<BlockId>,
+    counted: BTreeSet<BlockId>,
+}
+
 /// Plans the writes after a scan.
-pub(super) fn plan(mut scan: Scan<'_>) -> Plan<PageFtl> {
+pub(super) fn plan(config: &DeviceConfig, options: DeviceOptions, media: Media) -> Plan<PageFtl> {
+    let (findings, media) = read(config, options, media);
+    let (mut cx, mut firmware) = boot::<PageFtl>(config.clone(), options, media);
+    let (steps, report) = rebuild(&mut cx, &mut firmware, findings);
+    Plan { cx, firmware, steps, report }
+}
+
+/// Reads a medium, and gives it back.
+pub(crate) fn read(config: &DeviceConfig, options: DeviceOptions, media: Media) -> (Findings, Media) {
+    let mut scan = Scan::new(config, options, media);
     scan.read_metadata();
     let (fold, checkpoint) = scan.fold();
     let group = scan.groups.keys().next_back().map_or(1, |last| last + 1);
@@ -30,48 +58,66 @@ pub(super) fn plan(mut scan: Scan<'_>) -> Plan<PageFtl> {
     let live_region = checkpoint.map(|n| scan.groups[&n].region).unwrap_or(0);
     let target =
         if scan.has_planted(PlantedBug::RecoveryNotIdempotent) { live_region } else { live_region ^ 1 };
-    let save = scan.media.save_area().cloned();
-    let reads = scan.reads_of_station.clone();
-    let openings = scan.openings_max + BOOT_GAP;
-    let (directory, maps) = (std::mem::take(&mut scan.directory), scan.maps);
-    let map_entries = std::mem::take(&mut scan.map_entries);
-    let (mut cx, mut ftl) = boot::<PageFtl>(scan.config.clone(), scan.options, scan.media);
+    let findings = Findings {
+        fold,
+        target,
+        group,
+        nth_boot,
+        reads: scan.reads_of_station,
+        openings: scan.openings_max + BOOT_GAP,
+        directory: scan.directory,
+        maps: scan.maps,
+        map_entries: scan.map_entries,
+        unfinished: scan.unfinished,
+        counted: scan.counted,
+    };
+    (findings, scan.media)
+}
+
+/// Puts what was found into an empty firmware, and plans what is to be written. Blocks of the pool that hold anything are pages' from then
+/// on; those of another namespace have left it before, and its newest sequence number is known.
+pub(crate) fn rebuild(cx: &mut Cx, ftl: &mut PageFtl, found: Findings) -> (Vec<Step>, RecoveryReport) {
+    let Findings { fold, target, group, reads, directory, map_entries, .. } = found;
+    let save = cx.flash.media.save_area().cloned();
     let mut report = RecoveryReport { pages_read: reads.iter().sum(), ..RecoveryReport::default() };
-    restore(&mut ftl, &mut cx, &fold);
-    restore_map_pages(&mut ftl, &cx, &directory, maps);
-    ftl.space.openings = openings;
+    restore(ftl, cx, &fold);
+    restore_map_pages(ftl, cx, &directory, found.maps);
+    ftl.space.openings = found.openings;
     let mut steps = Vec::new();
-    erase_garbage(&mut cx, &scan.unfinished, &scan.counted, &mut steps);
+    erase_garbage(cx, &found.unfinished, &found.counted, &mut steps);
     let seq_saved = save.iter().flat_map(|s| s.units.iter().map(|(_, seq, _)| *seq)).max().unwrap_or(0);
-    let victims = collect_short(&mut ftl, &mut cx, &mut steps);
-    cx.front.seq = fold.seq_max().max(seq_saved) + BOOT_GAP;
+    let victims = collect_short(ftl, cx, &mut steps);
+    cx.front.seq = cx.front.seq.max(fold.seq_max()).max(seq_saved) + BOOT_GAP;
     ftl.orders.begin_boot(cx.front.seq);
-    ftl.log.boot = nth_boot;
-    write_checkpoint(&mut ftl, &mut cx, (target, group), &map_entries, &mut steps);
+    ftl.log.boot = found.nth_boot;
+    write_checkpoint(ftl, cx, (target, group), &map_entries, &mut steps);
     if let Some(save) = &save {
-        restore_saved(&mut ftl, &mut cx, save, &fold);
+        restore_saved(ftl, cx, save, &fold);
     }
     for victim in victims {
         cx.flash.blocks.release(victim);
         steps.push(Step::Erase(victim));
     }
-    erase_old_map_pages(&ftl, &cx, &mut steps);
+    erase_old_map_pages(ftl, cx, &mut steps);
     report.units = fold.mappings().count() as u64;
     report.steps = steps.len() as u64;
     report.time = duration(&cx.config, &cx.geometry, &reads, &steps);
     for plane in 0..cx.geometry.planes() {
         ftl.space.close_frontiers(&mut cx.flash.blocks, PlaneId(plane));
-        ftl.check_spare(&mut cx, PlaneId(plane));
+        ftl.check_spare(cx, PlaneId(plane));
         ftl.work.collect(PlaneId(plane));
     }
-    Plan { cx, firmware: ftl, steps, report }
+    (steps, report)
 }
 
 /// Fills the map and the account of blocks with what was found; every block that holds anything is closed.
 fn restore(ftl: &mut PageFtl, cx: &mut Cx, fold: &Fold) {
     for block in cx.flash.blocks.ids() {
         let erases = cx.flash.media.erases(block);
-        let used = cx.flash.media.is_used(block);
+        let used = match cx.has_planted(PlantedBug::TakenBeforeErased) {
+            true => cx.flash.media.pages_written(block) > 0,
+            false => cx.flash.media.is_used(block),
+        };
         let is_data = cx.flash.blocks.state(block) == BlockState::Free;
         cx.flash.blocks.restore(block, erases, used && is_data);
     }

@@ -26,7 +26,7 @@ enum Admitted {
 
 impl Segments {
     /// A command that passed its check has arrived.
-    pub(super) fn arrived<J: Copy>(&mut self, cx: &mut Cx<J>, at: u32) {
+    pub(crate) fn arrived<J: Copy>(&mut self, cx: &mut Cx<J>, at: u32) {
         let (bytes, blocks) = match &cx.front.commands.get(at).command.op {
             Op::Read { blocks: 0, .. } => return cx.complete(at),
             Op::Read { .. } => return self.start_read(cx, at),
@@ -54,7 +54,7 @@ impl Segments {
     }
 
     /// The buffer memory has moved the data of a command.
-    pub(super) fn moved<J: Copy>(&mut self, cx: &mut Cx<J>, at: u32) {
+    pub(crate) fn moved<J: Copy>(&mut self, cx: &mut Cx<J>, at: u32) {
         match cx.front.commands.get(at).command.op {
             Op::Read { .. } => self.part_done(cx, at),
             _ => {

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 impl Segments {
     /// Panics if an account does not balance. No command is in flight; the buffer may hold units.
-    pub(super) fn audit<J: Copy>(&self, cx: &Cx<J>) {
+    pub(crate) fn audit<J: Copy>(&self, cx: &Cx<J>) {
         assert!(self.queue.is_empty() && self.waits.is_empty() && self.appended.is_empty(), "commands wait");
         let mut used = 0;
         for (segment, open) in &self.open {
@@ -72,7 +72,7 @@ impl Segments {
     }
 
     /// Describes what each command and plane waits for.
-    pub(super) fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let mut text = String::new();
         for queued in &self.queue {
             let _ =

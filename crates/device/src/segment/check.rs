@@ -12,7 +12,7 @@ type Verdict = Result<(), DeviceError>;
 
 impl Segments {
     /// Refuses a command that the namespace cannot execute, whatever its state.
-    pub(super) fn verdict<J: Copy>(&self, cx: &Cx<J>, command: &Command) -> Verdict {
+    pub(crate) fn verdict<J: Copy>(&self, cx: &Cx<J>, command: &Command) -> Verdict {
         let lacks = |what| Err(DeviceError::NotSupported(what));
         match &command.op {
             Op::Read { .. } | Op::Flush | Op::RFlush(_) | Op::Barrier => {}

@@ -85,6 +85,21 @@ impl Segments {
         }
     }
 
+    /// Whether a power cut would lose something.
+    pub(crate) fn is_volatile<J: Copy>(&self, cx: &crate::cx::Cx<J>) -> bool {
+        !cx.is_protected() && (!self.volatile().is_empty() || self.log.unlogged().next().is_some())
+    }
+
+    /// Operations for the machine since the last call.
+    pub(crate) fn take_ops(&mut self) -> Vec<NandOp> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// Number of slots of the buffer, of slots in use and of dirty slots; in mapping units.
+    pub(crate) fn buffer_use(&self) -> [u64; 3] {
+        [self.capacity, self.used, self.used].map(u64::from)
+    }
+
     /// Bytes of the block lists, and of the rest of what is kept of each segment.
     pub(crate) fn map_bytes(&self) -> [u64; 2] {
         [(self.blocks.len() * size_of::<BlockId>()) as u64, size_of_val(&self.states[..]) as u64]
@@ -94,7 +109,7 @@ impl Segments {
 impl AppendFtl {
     /// Gives new operations to the machine.
     fn push(&mut self, cx: &mut Cx) {
-        for op in std::mem::take(&mut self.segments.out) {
+        for op in self.segments.take_ops() {
             cx.push(op, &mut self.placer);
         }
     }
@@ -166,8 +181,7 @@ impl Firmware for AppendFtl {
     }
 
     fn is_volatile(&self, cx: &Cx) -> bool {
-        !cx.is_protected()
-            && (!self.segments.volatile().is_empty() || self.segments.log.unlogged().next().is_some())
+        self.segments.is_volatile(cx)
     }
 
     fn is_mapped(&self, lpn: Lpn) -> bool {
@@ -190,7 +204,7 @@ impl Firmware for AppendFtl {
     fn prefetch_for(&self, _: &Cx, _: Event) {}
 
     fn buffer_use(&self) -> [u64; 3] {
-        [self.segments.capacity, self.segments.used, self.segments.used].map(u64::from)
+        self.segments.buffer_use()
     }
 
     fn memory_bytes(&self) -> u64 {

@@ -1,7 +1,7 @@
 //! The append namespace: a map of whole blocks, no GC (AFTL; append-segments §3).
 //!
 //! A segment is a list of blocks, one of each lane, and a lane is a plane. Page `p` of a segment is page `p / lanes` of the block of lane
-//! `p % lanes`, so sectors find their pages by arithmetic. The state is in [`table`], [`log_queue`], [`moving`] and [`order`].
+//! `p % lanes`, so sectors find their pages by arithmetic. The state is in [`table`], [`log_queue`], [`moving`], [`order`] and [`quota`].
 //!
 //! Place in the data flow: a command that passed [`check`] waits in one queue; [`accept`] puts its units into the buffer; pages that
 //! are complete go to the queue of their plane ([`program`]); [`log`] makes deallocations and changes of block lists durable; [`moves`]
@@ -30,8 +30,12 @@ mod moves;
 mod moving;
 mod order;
 mod program;
+mod quota;
 mod read;
 mod recover;
 mod table;
 
 pub(crate) use ftl::AppendFtl;
+pub(crate) use job::Job;
+pub(crate) use recover::{claim, claim_owned, finish, read};
+pub(crate) use table::Segments;

@@ -35,8 +35,12 @@ impl Segments {
     /// Chooses a block of each lane for a segment without any. Returns false if it has to wait for blocks that are about to be free.
     pub(super) fn allocate<J: Copy>(&mut self, cx: &mut Cx<J>, segment: u32) -> Result<bool, DeviceError> {
         let planes = cx.geometry.segment_planes(segment).to_vec();
-        if let Some(plane) = planes.iter().find(|plane| cx.flash.blocks.free_count(**plane) == 0) {
-            if self.may_be_free_soon(cx, *plane) {
+        let missing: Vec<PlaneId> =
+            planes.iter().copied().filter(|plane| !self.may_take(cx, *plane)).collect();
+        if let Some(first) = missing.first() {
+            // A page namespace is asked for all of them at once.
+            missing.iter().for_each(|plane| _ = self.quota.want(&cx.flash.blocks, *plane));
+            if self.may_be_free_soon(cx, *first) {
                 self.log.want();
                 return Ok(false);
             }
@@ -58,12 +62,28 @@ impl Segments {
         Ok(true)
     }
 
-    /// Whether a block of this plane is erased, or waits for the record of its deallocation.
-    fn may_be_free_soon<J: Copy>(&self, cx: &Cx<J>, plane: PlaneId) -> bool {
+    /// Whether there is a free block of this plane that segments may take.
+    fn may_take<J: Copy>(&self, cx: &Cx<J>, plane: PlaneId) -> bool {
+        self.quota.allows(&cx.flash.blocks, plane)
+    }
+
+    /// Whether a block of this plane is erased, or waits for the record of its deallocation, or comes from the page namespace, which is
+    /// asked for it.
+    fn may_be_free_soon<J: Copy>(&mut self, cx: &Cx<J>, plane: PlaneId) -> bool {
         let of_plane = |block: &BlockId| cx.geometry.plane_of(*block) == plane;
-        self.erasing.iter().any(|(block, what)| *what == EraseFor::Pool && of_plane(block))
+        self.quota.want(&cx.flash.blocks, plane)
+            || self.erasing.iter().any(|(block, what)| *what == EraseFor::Pool && of_plane(block))
             || self.log.pinned().any(|block| of_plane(&block))
             || self.moves.contains_key(&plane)
+    }
+
+    /// Begins copies that waited for a free block.
+    pub(crate) fn retry_moves<J: Copy>(&mut self, cx: &mut Cx<J>) {
+        for plane in (0..self.planes.len() as u32).map(PlaneId) {
+            if !self.queue_of(plane).moves.is_empty() {
+                self.next_move(cx, plane);
+            }
+        }
     }
 
     /// Copies the torn blocks of a segment before it is written for the first time since the power came back.
@@ -148,7 +168,9 @@ impl Segments {
     }
 
     fn begin_move<J: Copy>(&mut self, cx: &mut Cx<J>, plane: PlaneId, order: MoveOrder, from: BlockId) {
-        let Some(to) = cx.flash.blocks.take(plane, order.why == Why::Wear) else {
+        let may_take = self.may_take(cx, plane);
+        let taken = may_take.then(|| cx.flash.blocks.take(plane, order.why == Why::Wear)).flatten();
+        let Some(to) = taken else {
             match order.why {
                 Why::Wear => self.next_move(cx, plane),
                 _ if self.may_be_free_soon(cx, plane) => {

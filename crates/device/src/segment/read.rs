@@ -74,7 +74,7 @@ impl Segments {
     }
 
     /// The content that a read of the unit would return now.
-    pub(super) fn content<J: Copy>(&self, cx: &Cx<J>, lpn: Lpn) -> Option<Payload> {
+    pub(crate) fn content<J: Copy>(&self, cx: &Cx<J>, lpn: Lpn) -> Option<Payload> {
         let (segment, unit) = self.split(lpn);
         if segment as usize >= self.states.len() || !self.is_written(segment, unit) {
             return None;

@@ -5,7 +5,6 @@
 //! the units that the log has of the next page; nothing is written over before the new checkpoint is complete.
 
 use super::ftl::AppendFtl;
-use super::job::Job;
 use super::table::{GAP, NO_BLOCK, Open, Page, Segments, Slot, Unit};
 use crate::config::{AppendMode, DeviceConfig};
 use crate::cx::Cx;
@@ -63,47 +62,85 @@ struct Found {
     seq: u64,
 }
 
+/// What was read, and what becomes of it step by step.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    found: Found,
+    table: SegmentTable,
+    /// The region with the newest complete checkpoint.
+    live: usize,
+    /// Blocks by segment and lane, of segments for which the log has no list.
+    lists: BTreeMap<u32, BTreeMap<u32, BlockId>>,
+}
+
+impl Reading {
+    /// The newest sequence number so far.
+    pub(crate) fn seq(&self) -> u64 {
+        self.found.seq
+    }
+
+    /// Pages that were read, by station.
+    pub(crate) fn reads(&self) -> &[u64] {
+        &self.found.reads
+    }
+}
+
 /// Reads the medium, and plans what is to be written.
 pub(super) fn plan(config: &DeviceConfig, options: DeviceOptions, media: Media) -> Plan<AppendFtl> {
     assert!(media.tracks_contents(), "recovery needs a medium that keeps contents");
     let (mut cx, mut firmware) = boot::<AppendFtl>(config.clone(), options, media);
     let segments = &mut firmware.segments;
-    let mut found = read_log(&cx, segments);
-    let checkpoint = newest_checkpoint(&cx, &found);
-    let live = checkpoint.map_or(0, |number| found.groups[&number].region);
-    let table = fold(&cx, segments, &found, checkpoint);
-    found.seq = found.seq.max(table.seq);
+    let mut reading = read(&cx, segments);
     for block in cx.flash.blocks.ids() {
         let erases = cx.flash.media.erases(block);
         cx.flash.blocks.restore(block, erases, false);
     }
-    take_over(&mut cx, segments, table, live, &mut found);
-    for segment in 0..segments.states.len() as u32 {
-        find_end(&cx, segments, segment, live, &mut found);
-    }
-    if cx.is_protected() {
-        let save = cx.flash.media.save_area().cloned().unwrap_or_default();
-        restore_saved(&mut cx, segments, &save, &mut found);
-    }
-    cx.front.seq = found.seq + BOOT_GAP;
-    let group = found.groups.keys().next_back().map_or(1, |last| last + 1);
-    let nth_boot = found.groups.values().map(|group| group.boot).max().unwrap_or(1) + 1;
-    let target = if cx.has_planted(PlantedBug::RecoveryNotIdempotent) { live } else { live ^ 1 };
-    let steps = write_checkpoint(&cx, segments, (target, group, nth_boot));
+    claim(&mut cx, segments, &mut reading);
+    claim_owned(&mut cx, segments, &mut reading);
+    let steps = finish(&mut cx, segments, &mut reading);
     let report = RecoveryReport {
-        pages_read: found.reads.iter().sum(),
+        pages_read: reading.reads().iter().sum(),
         steps: steps.len() as u64,
-        units: segments.states.iter().map(|state| u64::from(state.pointer)).sum(),
-        time: duration(&cx.config, &cx.geometry, &found.reads, &steps),
+        units: segments.units_found(),
+        time: duration(&cx.config, &cx.geometry, reading.reads(), &steps),
     };
     Plan { cx, firmware, steps, report }
 }
 
-fn count_read(cx: &Cx<Job>, found: &mut Found, block: BlockId, pages: u64) {
+/// Reads the log.
+pub(crate) fn read<J: Copy>(cx: &Cx<J>, segments: &Segments) -> Reading {
+    let mut found = read_log(cx, segments);
+    let checkpoint = newest_checkpoint(cx, &found);
+    let live = checkpoint.map_or(0, |number| found.groups[&number].region);
+    let table = fold(cx, segments, &found, checkpoint);
+    found.seq = found.seq.max(table.seq);
+    Reading { found, table, live, lists: BTreeMap::new() }
+}
+
+/// Finds the ends of segments in their blocks, and plans the checkpoint with which the new boot begins. Lanes without a block get a free one.
+pub(crate) fn finish<J: Copy>(cx: &mut Cx<J>, segments: &mut Segments, reading: &mut Reading) -> Vec<Step> {
+    let Reading { found, live, lists, .. } = reading;
+    let live = *live;
+    fill_lanes(cx, segments, std::mem::take(lists));
+    for segment in 0..segments.states.len() as u32 {
+        find_end(cx, segments, segment, live, found);
+    }
+    if cx.is_protected() {
+        let save = cx.flash.media.save_area().cloned().unwrap_or_default();
+        restore_saved(cx, segments, &save, found);
+    }
+    cx.front.seq = cx.front.seq.max(found.seq + BOOT_GAP);
+    let group = found.groups.keys().next_back().map_or(1, |last| last + 1);
+    let nth_boot = found.groups.values().map(|group| group.boot).max().unwrap_or(1) + 1;
+    let target = if cx.has_planted(PlantedBug::RecoveryNotIdempotent) { live } else { live ^ 1 };
+    write_checkpoint(cx, segments, (target, group, nth_boot))
+}
+
+fn count_read<J: Copy>(cx: &Cx<J>, found: &mut Found, block: BlockId, pages: u64) {
     found.reads[cx.geometry.station(cx.geometry.plane_of(block)).index()] += pages;
 }
 
-fn read_log(cx: &Cx<Job>, segments: &Segments) -> Found {
+fn read_log<J: Copy>(cx: &Cx<J>, segments: &Segments) -> Found {
     let mut found = Found { reads: vec![0; cx.geometry.stations() as usize], ..Found::default() };
     let media = &cx.flash.media;
     for region in 0..2 {
@@ -145,7 +182,7 @@ fn read_log(cx: &Cx<Job>, segments: &Segments) -> Found {
 }
 
 /// Whether all pages of a group are there, and those of units that belong to it.
-fn is_whole(cx: &Cx<Job>, found: &Found, group: &Group) -> bool {
+fn is_whole<J: Copy>(cx: &Cx<J>, found: &Found, group: &Group) -> bool {
     let first = group.pages.get(&0).and_then(|records| records.first());
     let tails = match first {
         Some(SegmentRecord::Checkpoint { tails, .. }) => *tails,
@@ -158,12 +195,12 @@ fn is_whole(cx: &Cx<Job>, found: &Found, group: &Group) -> bool {
     group.pages.len() as u32 == group.total && has_tails || cx.has_planted(PlantedBug::TornLogGroup)
 }
 
-fn newest_checkpoint(cx: &Cx<Job>, found: &Found) -> Option<u64> {
+fn newest_checkpoint<J: Copy>(cx: &Cx<J>, found: &Found) -> Option<u64> {
     let whole = found.groups.iter().filter(|(_, group)| is_whole(cx, found, group));
     whole.filter(|(_, group)| group.kind == GroupKind::Checkpoint).map(|(number, _)| *number).next_back()
 }
 
-fn fold(cx: &Cx<Job>, segments: &Segments, found: &Found, checkpoint: Option<u64>) -> SegmentTable {
+fn fold<J: Copy>(cx: &Cx<J>, segments: &Segments, found: &Found, checkpoint: Option<u64>) -> SegmentTable {
     let mut table = SegmentTable::new(segments.states.len() as u32);
     let since = checkpoint.unwrap_or(0);
     for (_, group) in found.groups.range(since..).filter(|(_, group)| is_whole(cx, found, group)) {
@@ -173,10 +210,10 @@ fn fold(cx: &Cx<Job>, segments: &Segments, found: &Found, checkpoint: Option<u64
     table
 }
 
-/// Takes over the lists of blocks; a segment without one gets the blocks that say that they are its own.
-fn take_over(cx: &mut Cx<Job>, segments: &mut Segments, table: SegmentTable, live: usize, found: &mut Found) {
+/// Takes over the lists of blocks that the log has, and takes these blocks out of the pool.
+pub(crate) fn claim<J: Copy>(cx: &mut Cx<J>, segments: &mut Segments, reading: &mut Reading) {
     let mut named = vec![false; cx.geometry.blocks() as usize];
-    for (segment, logged) in (0..).zip(&table.segments) {
+    for (segment, logged) in (0..).zip(&reading.table.segments) {
         let state = &mut segments.states[segment as usize];
         (state.generation, state.trimmed_at) = (logged.generation, logged.trimmed_at);
         // A sealed segment needs no look at its blocks.
@@ -189,9 +226,14 @@ fn take_over(cx: &mut Cx<Job>, segments: &mut Segments, table: SegmentTable, liv
     let is_claimed = |block: &BlockId| named[block.index()] && !cx.flash.media.is_bad(*block);
     let claimed: Vec<BlockId> = cx.flash.blocks.ids().filter(is_claimed).collect();
     cx.flash.blocks.claim(&claimed);
+}
+
+/// A segment for which the log has no list gets the blocks of the pool that say that they are its own.
+pub(crate) fn claim_owned<J: Copy>(cx: &mut Cx<J>, segments: &mut Segments, reading: &mut Reading) {
+    let Reading { found, live, lists, .. } = reading;
     let mut owned: BTreeMap<(u32, u32), (u32, BlockId)> = BTreeMap::new();
     for block in cx.flash.blocks.ids() {
-        let is_free = cx.flash.blocks.state(block) == BlockState::Free && !named[block.index()];
+        let is_free = cx.flash.blocks.state(block) == BlockState::Free;
         if !is_free || cx.flash.media.pages_written(block) == 0 {
             continue;
         }
@@ -205,18 +247,25 @@ fn take_over(cx: &mut Cx<Job>, segments: &mut Segments, table: SegmentTable, liv
             }
         }
     }
-    let mut lists: BTreeMap<u32, BTreeMap<u32, BlockId>> = BTreeMap::new();
     cx.flash.blocks.claim(&owned.values().map(|(_, block)| *block).collect::<Vec<_>>());
     for ((segment, lane), (_, block)) in owned {
         lists.entry(segment).or_default().insert(lane, block);
     }
     // A segment of which the log has the first units, and the flash nothing.
-    for tail in found.tails.iter().filter(|tail| tail.region == live) {
+    for tail in found.tails.iter().filter(|tail| tail.region == *live) {
         let is_new = tail.is_after(segments.states[tail.segment as usize].trimmed_at);
         if is_new && !segments.has_blocks(tail.segment) {
             lists.entry(tail.segment).or_default();
         }
     }
+}
+
+/// Gives each segment without a list the blocks that were found for it, and free ones for its other lanes.
+fn fill_lanes<J: Copy>(
+    cx: &mut Cx<J>,
+    segments: &mut Segments,
+    lists: BTreeMap<u32, BTreeMap<u32, BlockId>>,
+) {
     for (segment, list) in lists {
         let planes = cx.geometry.segment_planes(segment).to_vec();
         for (lane, plane) in (0..).zip(planes) {
@@ -228,14 +277,19 @@ fn take_over(cx: &mut Cx<Job>, segments: &mut Segments, table: SegmentTable, liv
 
 /// A free block of a plane. Where there is none, the block that the lane had has gone bad: a bad one stands for it, which is replaced, or lost,
 /// when the segment is written.
-fn take_or_bad(cx: &mut Cx<Job>, plane: PlaneId) -> BlockId {
+fn take_or_bad<J: Copy>(cx: &mut Cx<J>, plane: PlaneId) -> BlockId {
     let bad = |block: &BlockId| cx.flash.media.is_bad(*block);
     let of_plane = cx.flash.blocks.of_plane(plane).map(BlockId).find(bad);
     cx.flash.blocks.take(plane, false).or(of_plane).expect("a plane without a free block has a bad one")
 }
 
 /// The segment and lane that the first page of a block names, if it is of the present generation.
-fn owner_of(cx: &Cx<Job>, segments: &Segments, block: BlockId, found: &mut Found) -> Option<(u32, u32)> {
+fn owner_of<J: Copy>(
+    cx: &Cx<J>,
+    segments: &Segments,
+    block: BlockId,
+    found: &mut Found,
+) -> Option<(u32, u32)> {
     let first = PageAddr { block, page: 0 };
     let units =
         (0..cx.geometry.units_per_page).filter_map(|nth| cx.flash.media.oob(cx.geometry.ppa(first, nth)));
@@ -255,8 +309,8 @@ fn owner_of(cx: &Cx<Job>, segments: &Segments, block: BlockId, found: &mut Found
 }
 
 /// Number of pages at the front of a block that are whole and of the segment's generation.
-fn good_rows(
-    cx: &Cx<Job>,
+fn good_rows<J: Copy>(
+    cx: &Cx<J>,
     segments: &Segments,
     (segment, lane): (u32, u32),
     block: BlockId,
@@ -291,7 +345,7 @@ fn good_rows(
 }
 
 /// Finds the end of a segment that was being written.
-fn find_end(cx: &Cx<Job>, segments: &mut Segments, segment: u32, live: usize, found: &mut Found) {
+fn find_end<J: Copy>(cx: &Cx<J>, segments: &mut Segments, segment: u32, live: usize, found: &mut Found) {
     if !segments.has_blocks(segment) || segments.states[segment as usize].pointer == segments.units {
         return;
     }
@@ -348,7 +402,7 @@ fn find_end(cx: &Cx<Job>, segments: &mut Segments, segment: u32, live: usize, fo
 }
 
 /// Puts the units behind the last page into the buffer, as far as the log has them.
-fn restore_tail(cx: &Cx<Job>, segments: &mut Segments, segment: u32, live: usize, found: &Found) {
+fn restore_tail<J: Copy>(cx: &Cx<J>, segments: &mut Segments, segment: u32, live: usize, found: &Found) {
     let state = segments.states[segment as usize];
     let page = state.pointer / segments.per_page;
     let is_it = |tail: &&Tail| {
@@ -367,7 +421,7 @@ fn restore_tail(cx: &Cx<Job>, segments: &mut Segments, segment: u32, live: usize
 }
 
 /// Takes over what the capacitor saved: deallocations, and then units, as far as they follow what is on the flash.
-fn restore_saved(cx: &mut Cx<Job>, segments: &mut Segments, save: &SaveArea, found: &mut Found) {
+fn restore_saved<J: Copy>(cx: &mut Cx<J>, segments: &mut Segments, save: &SaveArea, found: &mut Found) {
     for trim in &save.trims {
         let segment = segments.split(trim.lpn).0;
         found.seq = found.seq.max(trim.seq);
@@ -423,8 +477,8 @@ fn restore_saved(cx: &mut Cx<Job>, segments: &mut Segments, save: &SaveArea, fou
 }
 
 /// Units of whole pages behind the end of a segment.
-fn behind_the_end(
-    cx: &Cx<Job>,
+fn behind_the_end<J: Copy>(
+    cx: &Cx<J>,
     segments: &Segments,
     segment: u32,
     found: &mut Found,
@@ -449,8 +503,8 @@ fn behind_the_end(
 }
 
 /// Plans the checkpoint with which the new boot begins.
-fn write_checkpoint(
-    cx: &Cx<Job>,
+fn write_checkpoint<J: Copy>(
+    cx: &Cx<J>,
     segments: &mut Segments,
     (target, group, boot): (usize, u64, u32),
 ) -> Vec<Step> {

@@ -7,6 +7,7 @@ use super::job::Op as NandOp;
 use super::log_queue::Log;
 use super::moving::{EraseFor, Move, MoveOrder};
 use super::order::Streams;
+use super::quota::Quota;
 use crate::config::{AppendMode, BufferMode};
 use crate::cx::Cx;
 use crate::geometry::{Geometry, PageAddr};
@@ -212,10 +213,12 @@ pub(crate) struct Segments {
     pub(super) to_pump: BTreeSet<PlaneId>,
     /// Whether a recovery has put units into the buffer that nothing has looked at since.
     pub(super) wakes: bool,
+    /// What it may take of the pool of blocks.
+    pub(crate) quota: Quota,
 }
 
 impl Segments {
-    pub(super) fn new(config: &crate::config::DeviceConfig, geometry: &Geometry) -> Self {
+    pub(crate) fn new(config: &crate::config::DeviceConfig, geometry: &Geometry) -> Self {
         let shape = geometry.append;
         let count = shape.segments as usize;
         Self {
@@ -237,11 +240,12 @@ impl Segments {
             streams: Streams::default(),
             blocked: BTreeSet::new(),
             used: 0,
-            capacity: (config.buffer.capacity.0 / geometry.unit_bytes) as u32,
+            capacity: config.buffer_units()[1],
             writes_through: config.buffer.mode == BufferMode::WriteThrough,
             out: Vec::new(),
             to_pump: BTreeSet::new(),
             wakes: false,
+            quota: Quota::new(config, geometry),
         }
     }
 
@@ -356,6 +360,11 @@ impl Segments {
     /// The address of a unit, for errors.
     pub(super) fn address<J: Copy>(cx: &Cx<J>, segment: u32, unit: u32) -> Address {
         Address::Seg { segment: SegmentId(segment), offset: unit * cx.geometry.lbas_per_unit as u32 }
+    }
+
+    /// Units that segments hold, after a recovery.
+    pub(crate) fn units_found(&self) -> u64 {
+        self.states.iter().map(|state| u64::from(state.pointer)).sum()
     }
 
     /// Number of segments that are written in part.

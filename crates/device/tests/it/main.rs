@@ -1,6 +1,7 @@
 //! Integration tests of the device: random devices and random commands against a map in memory.
 
 mod append;
+mod both;
 mod causes;
 mod conservation;
 mod dftl;

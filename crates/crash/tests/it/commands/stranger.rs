@@ -225,20 +225,41 @@ impl Host {
     /// What reads and reports of everything return.
     fn contents(&self) -> Vec<Result<Done, DeviceError>> {
         let mut reader = Self { agenda: self.agenda.clone(), ..Self::new(self.device.clone()) };
-        let mut ask = |op: Op| {
-            let ns = namespace(&reader.device);
+        let mut ask = |ns: u16, op: Op| {
             reader.submit(Command { ns, ..Command::new(0, op) });
             reader.rest();
             reader.answers.remove(&CommandId(0)).expect("a read is answered")
         };
         let geometry = self.device.geometry();
         let unit = geometry.lbas_per_unit;
-        match self.device.config().firmware {
+        let firmware = self.device.config().firmware;
+        match firmware {
+            FirmwareKind::PageAndAppend => {
+                let mut seen = vec![ask(
+                    PAGE_NAMESPACE,
+                    Op::Read { lba: Lba(0), blocks: geometry.capacity_lbas() as u32 },
+                )];
+                for segment in (0..geometry.append.segments).map(SegmentId) {
+                    let Ok(Done::Segment(mut report)) = ask(APPEND_NAMESPACE, Op::SegReport { segment })
+                    else {
+                        panic!("a segment reports");
+                    };
+                    report.durable_pointer = 0;
+                    let first = u64::from(segment.0) * geometry.segment_lbas();
+                    let written = u64::from(report.write_pointer);
+                    seen.push(Ok(Done::Segment(report)));
+                    let units = (0..written).step_by(unit as usize);
+                    let read = |at| Op::Read { lba: Lba(first + at), blocks: unit as u32 };
+                    seen.extend(units.map(|at| ask(APPEND_NAMESPACE, read(at))));
+                }
+                seen
+            }
             FirmwareKind::Append => {
                 let mut seen = Vec::new();
                 let all = geometry.segment_lbas();
                 for segment in 0..geometry.append.segments {
-                    let Ok(Done::Segment(mut report)) = ask(Op::SegReport { segment: SegmentId(segment) })
+                    let Ok(Done::Segment(mut report)) =
+                        ask(APPEND_NAMESPACE, Op::SegReport { segment: SegmentId(segment) })
                     else {
                         panic!("a segment reports");
                     };
@@ -248,7 +269,10 @@ impl Host {
                     let step = if report.gaps.is_empty() { written.max(unit) } else { unit };
                     seen.push(Ok(Done::Segment(report)));
                     for at in (0..written).step_by(step as usize) {
-                        seen.push(ask(Op::Read { lba: Lba(first + at), blocks: step as u32 }));
+                        seen.push(ask(
+                            APPEND_NAMESPACE,
+                            Op::Read { lba: Lba(first + at), blocks: step as u32 },
+                        ));
                     }
                 }
                 seen
@@ -258,7 +282,7 @@ impl Host {
                 let pages = geometry.physical_units() / page;
                 let ppas = |nth: u64| (nth * page..(nth + 1) * page).map(Ppa).collect();
                 let mut seen: Vec<_> = (0..pages)
-                    .map(|nth| ask(Op::PpaRead { ppas: ppas(nth), blocks: (page * unit) as u32 }))
+                    .map(|nth| ask(OPEN_NAMESPACE, Op::PpaRead { ppas: ppas(nth), blocks: (page * unit) as u32 }))
                     // How a read went is a matter of chance, and not of the commands.
                     .map(|answer| match answer {
                         Ok(Done::Units(units)) => {
@@ -268,21 +292,28 @@ impl Host {
                     })
                     .collect();
                 // A device answers one of these, by its version.
-                seen.push(ask(Op::ChunkReport { first: 0, count: geometry.open.chunks }));
+                seen.push(ask(OPEN_NAMESPACE, Op::ChunkReport { first: 0, count: geometry.open.chunks }));
                 let parallel_units = 0..geometry.parallel_units();
-                seen.extend(parallel_units.map(|parallel_unit| ask(Op::BlockMarks { parallel_unit })));
+                seen.extend(parallel_units.map(|parallel_unit| ask(OPEN_NAMESPACE, Op::BlockMarks { parallel_unit })));
                 seen
             }
-            _ => vec![ask(Op::Read { lba: Lba(0), blocks: geometry.capacity_lbas() as u32 })],
+            _ => vec![ask(PAGE_NAMESPACE, Op::Read { lba: Lba(0), blocks: geometry.capacity_lbas() as u32 })],
         }
     }
 }
 
-/// The namespace of a device.
-fn namespace(device: &Device) -> u16 {
-    match device.config().firmware {
-        FirmwareKind::Append => APPEND_NAMESPACE,
-        FirmwareKind::OpenChannel => OPEN_NAMESPACE,
+/// The namespace of a device to which a command goes.
+fn namespace(device: &Device, op: &Op, draw: &mut impl Draw) -> u16 {
+    match (device.config().firmware, op) {
+        (FirmwareKind::Append, _) => APPEND_NAMESPACE,
+        (FirmwareKind::OpenChannel, _) => OPEN_NAMESPACE,
+        (
+            FirmwareKind::PageAndAppend,
+            Op::SegWrite { .. } | Op::SegAppend { .. } | Op::SegTrim { .. } | Op::SegReport { .. },
+        ) => APPEND_NAMESPACE,
+        (FirmwareKind::PageAndAppend, Op::Read { .. } | Op::Flush | Op::RFlush(_)) => {
+            [PAGE_NAMESPACE, APPEND_NAMESPACE][draw.below(2) as usize]
+        }
         _ => PAGE_NAMESPACE,
     }
 }
@@ -297,7 +328,8 @@ fn any_command(host: &mut Host, draw: &mut impl Draw) -> Command {
     host.next += 1;
     let device = &host.device;
     let op = any_op(device, draw, host.next);
-    let mut command = Command { ns: namespace(device), ..Command::new(host.next, op) };
+    let ns = namespace(device, &op, draw);
+    let mut command = Command { ns, ..Command::new(host.next, op) };
     if one_in(draw, 24) {
         command.ns = draw.below(4) as u16;
     }
@@ -379,6 +411,9 @@ fn any_op<D: Draw>(device: &Device, draw: &mut D, number: u64) -> Op {
         (FirmwareKind::OpenChannel, _) => {
             [5, 14, 15, 15, 15, 15, 15, 16, 16, 17, 17, 18, 19, 20, 21, 22][draw.below(16) as usize]
         }
+        (FirmwareKind::PageAndAppend, _) => {
+            [0, 1, 1, 1, 3, 4, 5, 6, 10, 10, 10, 11, 11, 12, 13][draw.below(15) as usize]
+        }
         _ => [0, 1, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9][draw.below(13) as usize],
     };
     let capacity = geometry.capacity_lbas().max(unit);
@@ -403,7 +438,7 @@ fn any_op<D: Draw>(device: &Device, draw: &mut D, number: u64) -> Op {
             let long = draw.below(20) == 0;
             let ranges = if long { 250 + draw.below(10) } else { draw.below(4) };
             let tags = if long { 14 + draw.below(5) } else { draw.below(4) };
-            let held = matches!(device.config().firmware, FirmwareKind::Append) || draw.below(12) == 0;
+            let held = device.config().firmware.has_segments() || draw.below(12) == 0;
             Op::RFlush(Box::new(RangeFlush {
                 ranges: (0..ranges).map(|_| (lba(draw), blocks(draw))).collect(),
                 tags: (0..tags).map(|_| Tag(draw.below(5))).collect(),
