@@ -1,6 +1,6 @@
 //! The account of the common pool.
 
-use super::firmware::Both;
+use super::ftl::Both;
 use crate::page::Cx;
 use flashweir_ftl::{BlockState, PlaneId};
 use std::fmt::Write as _;

@@ -16,7 +16,8 @@
 
 mod audit;
 mod firmware;
+mod ftl;
 mod recover;
 mod trade;
 
-pub(crate) use firmware::Both;
+pub(crate) use ftl::Both;

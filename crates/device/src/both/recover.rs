@@ -6,7 +6,7 @@
 //!
 //! Invariant: each step leaves what either namespace needs, so a cut between or inside the steps leads to the same contents again.
 
-use super::firmware::Both;
+use super::ftl::Both;
 use crate::config::DeviceConfig;
 use crate::firmware::{DeviceOptions, Plan, boot};
 use crate::flash::plan::duration;

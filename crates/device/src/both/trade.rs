@@ -6,7 +6,7 @@
 //!
 //! Invariant: when this returns, no namespace could proceed because of what the other one did.
 
-use super::firmware::Both;
+use super::ftl::Both;
 use crate::firmware::Firmware;
 use crate::page::{Cx, Job};
 use flashweir_core::index::Idx;
