@@ -240,7 +240,7 @@ pub(crate) fn table<R: AsRef<[String]>>(rows: &[R], left: usize) -> String {
     text
 }
 
-/// What a host sees of a device with segments.
+/// What a host sees of segments.
 fn segments(config: &DeviceConfig, geometry: &Geometry) -> String {
     let shape = geometry.append;
     let bytes = u64::from(shape.units) * geometry.unit_bytes;
@@ -252,17 +252,40 @@ fn segments(config: &DeviceConfig, geometry: &Geometry) -> String {
         0 => "any number of them open".to_owned(),
         limit => format!("at most {limit} of them open"),
     };
-    let spare = geometry.segment_blocks_per_plane(0) - shape.segments * shape.lanes / geometry.planes();
+    let per_plane = config.geometry.blocks_per_plane;
+    let capacity = format!(
+        "{}: {} segments of {}, {open}",
+        size(bytes * u64::from(shape.segments)),
+        shape.segments,
+        size(bytes)
+    );
+    let (firmware, name, spare) = match config.firmware {
+        FirmwareKind::PageAndAppend => (
+            "page-and-append: a map of pages, and segments with a map of blocks, on one pool of blocks",
+            "namespace 1",
+            format!(
+                "a plane gives segments at most {} of its {per_plane} blocks, and pages the rest and what segments do not use",
+                shape.blocks_per_plane_max
+            ),
+        ),
+        _ => {
+            let of_segments = shape.segments * shape.lanes / geometry.planes();
+            let spare = geometry.segment_blocks_per_plane(0) - of_segments;
+            (
+                "append: segments, a map of blocks, no GC",
+                "capacity",
+                format!("{spare} of {per_plane} blocks in a plane"),
+            )
+        }
+    };
+    let pool = if config.firmware.has_pages() { "pool" } else { "spare" };
     let mut text = String::new();
     for (name, value) in [
-        ("firmware", "append: segments, a map of blocks, no GC".to_owned()),
-        (
-            "capacity",
-            format!("{}: {} segments of {}, {open}", size(user_bytes(config)), shape.segments, size(bytes)),
-        ),
+        ("firmware", firmware.to_owned()),
+        (name, capacity),
         ("segment", format!("{} blocks, one of each of as many planes; {rule}", shape.lanes)),
         ("map", format!("{} bytes of block lists", u64::from(shape.segments) * u64::from(shape.lanes) * 4)),
-        ("spare", format!("{spare} of {} blocks in a plane", config.geometry.blocks_per_plane)),
+        (pool, spare),
     ] {
         let _ = writeln!(text, "{name:12}{value}");
     }
@@ -317,15 +340,18 @@ fn open_channel(config: &DeviceConfig, geometry: &Geometry) -> String {
 fn describe(config: &DeviceConfig) -> String {
     let (geometry, g) = (Geometry::new(config), &config.geometry);
     let physical = geometry.physical_units() * geometry.unit_bytes;
+    // Over-provisioning is of what segments beside pages leave.
+    let lent = u64::from(geometry.append.blocks_per_plane_max) * u64::from(geometry.planes());
+    let lent = lent * u64::from(geometry.units_per_block()) * geometry.unit_bytes;
     let lines = [
         ("name", config.name.clone()),
         ("source", config.source.clone()),
         (
-            "capacity",
+            if config.firmware.is_page() { "capacity" } else { "namespace 0" },
             format!(
                 "{} of {} ({:.1} % over-provisioned)",
                 size(user_bytes(config)),
-                size(physical),
+                size(physical - lent),
                 config.ftl.over_provisioning * 100.0
             ),
         ),
@@ -349,15 +375,15 @@ fn describe(config: &DeviceConfig) -> String {
         ("cache", format!("{}, {}", promise(config), config.buffer.capacity)),
     ];
     let is_shown = |name: &str| match config.firmware {
-        FirmwareKind::Page => true,
-        FirmwareKind::Append => !matches!(name, "capacity" | "spare"),
+        FirmwareKind::Page | FirmwareKind::PageAndAppend => true,
+        FirmwareKind::Append => !matches!(name, "namespace 0" | "spare"),
         // An open channel has the whole flash, and nothing in front of it.
-        FirmwareKind::OpenChannel => !matches!(name, "capacity" | "spare" | "cache"),
+        FirmwareKind::OpenChannel => !matches!(name, "namespace 0" | "spare" | "cache"),
     };
     let mut text = String::new();
     match config.firmware {
         FirmwareKind::Page => {}
-        FirmwareKind::Append => text.push_str(&segments(config, &geometry)),
+        FirmwareKind::Append | FirmwareKind::PageAndAppend => text.push_str(&segments(config, &geometry)),
         FirmwareKind::OpenChannel => {
             text.push_str(&open_channel(config, &geometry));
         }

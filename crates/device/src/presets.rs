@@ -8,12 +8,13 @@
 use crate::config::DeviceConfig;
 
 /// Name and text of each preset.
-const PRESETS: [(&str, &str); 20] = [
+const PRESETS: [(&str, &str); 21] = [
     ("rflush", include_str!("../presets/rflush.toml")),
     ("amf", include_str!("../presets/amf.toml")),
     ("amf-page", include_str!("../presets/amf-page.toml")),
     ("amf-dftl", include_str!("../presets/amf-dftl.toml")),
     ("amf-fdp", include_str!("../presets/amf-fdp.toml")),
+    ("page-and-append", include_str!("../presets/page-and-append.toml")),
     ("qblke", include_str!("../presets/qblke.toml")),
     ("ocssd-2.0", include_str!("../presets/ocssd-2.0.toml")),
     ("qblke-page", include_str!("../presets/qblke-page.toml")),
@@ -89,6 +90,7 @@ mod tests {
             ("amf-page", 16 << 30),
             ("amf-dftl", 16 << 30),
             ("amf-fdp", 16 << 30),
+            ("page-and-append", 1033 << 24),
             ("qblke", 64 << 30),
             ("ocssd-2.0", 64 << 30),
             ("qblke-page", 64 << 30),
@@ -122,6 +124,7 @@ mod tests {
             ("amf-page", 33_000),
             ("amf-dftl", 33_000),
             ("amf-fdp", 33_000),
+            ("page-and-append", 33_000),
             ("qblke", 52_400),
             ("ocssd-2.0", 52_400),
             ("qblke-page", 52_400),
@@ -171,6 +174,16 @@ mod tests {
             assert_eq!(bytes(geometry.chunk_units()), 16 << 20, "{name}: 64 MiB in a line of four LUNs");
             assert_eq!(bytes(geometry.open.write_pages * geometry.units_per_page), 32 << 10, "{name}");
         }
+    }
+
+    /// 8 GiB of segments, and 85 % of what those and their spare blocks leave for pages.
+    #[test]
+    fn two_namespaces_divide_the_flash() {
+        let geometry = Geometry::new(&preset("page-and-append").unwrap());
+        let segment = u64::from(geometry.append.units) * geometry.unit_bytes;
+        assert_eq!((geometry.append.segments, segment), (512, 16 << 20));
+        let left = (1033 - 512 - 8) * 32 * 128;
+        assert_eq!(geometry.user_units, left * 85 / 100 / 32 * 32);
     }
 
     #[test]

@@ -484,7 +484,7 @@ fn zones_of(device: &DeviceConfig) -> (u32, u64, u64) {
 fn misplaced(spec: &JobSpec, device: &DeviceConfig) -> Option<Fault> {
     let conflict = |reason: String| Some(Fault::Conflict { section: spec.name.clone(), reason });
     let is_append = device.firmware == FirmwareKind::Append;
-    let handles = if device.firmware.is_page() { device.ftl.placement.handles } else { 1 };
+    let handles = if device.firmware.has_pages() { device.ftl.placement.handles } else { 1 };
     let asked = spec.placement.iter().flat_map(|placement| &placement.handles).max();
     if let Some(Handle(most)) = asked.filter(|most| most.0 >= handles) {
         return conflict(match handles {
@@ -548,7 +548,7 @@ fn unverifiable(spec: &JobSpec, device: &DeviceConfig) -> Option<Fault> {
 /// Most sectors of one SHARE of a device; the error is the sentence that says what the device lacks.
 fn share_blocks_max(device: &DeviceConfig, what: &str) -> Result<u64, String> {
     let share = &device.ftl.share;
-    if device.firmware.is_page() && share.pages > 0 {
+    if device.firmware.has_pages() && share.pages > 0 {
         return Ok(u64::from(share.batch) * Geometry::new(device).lbas_per_unit);
     }
     Err(format!(

@@ -18,6 +18,7 @@ use flashweir_core::{
     Address, Command, CommandId, Data, DeviceError, Done, Executor, Instant, Lba, Op, Order, Payload,
     executor::Handle,
 };
+use flashweir_device::config::FirmwareKind;
 use flashweir_device::{Device, DeviceOptions, Recovery, RecoveryReport};
 use flashweir_fs::port::{
     Answer, AppendPort, BLOCK_BYTES, Block, BlockPort, InOrder, PortError, Progress, Remap, Request,
@@ -466,9 +467,10 @@ impl Stack {
     fn with_contents(device: Device, mode: FlushMode, host: Option<HostConfig>) -> Self {
         let geometry = device.geometry();
         let unit_bytes = geometry.unit_bytes as usize;
-        let segment_blocks = match geometry.append.segments {
-            0 => 0,
-            _ => (geometry.segment_lbas() / LBAS) as u32,
+        // Beside a page namespace segments are not for file systems.
+        let segment_blocks = match device.config().firmware {
+            FirmwareKind::Append => (geometry.segment_lbas() / LBAS) as u32,
+            FirmwareKind::Page | FirmwareKind::PageAndAppend | FirmwareKind::OpenChannel => 0,
         };
         let layers = host.clone().map_or_else(Chain::new, |config| block_layer(&device, config));
         let (pending, free, tickets) = (Vec::new(), Vec::new(), Tickets::default());

@@ -264,7 +264,7 @@ fn device_shape() -> Table {
     // Page-mapped devices, those with a resident map, those without SHARE, NVRAM, placement, segments or an open
     // channel leave these keys out.
     config.firmware = FirmwareKind::OpenChannel;
-    config.append.segments = 1;
+    (config.append.segments, config.append.buffer_share) = (1, 0.25);
     config.open.cached_units = 1;
     (config.faults.chunk_goes_on, config.faults.refresh) = (1.0, 1.0);
     config.ftl.translation = Translation::DemandCached;

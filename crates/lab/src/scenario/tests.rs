@@ -219,7 +219,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "preset = \"rflush\"",
         "preset = \"rflsh\"",
-        "dir/s.toml: unknown preset `rflsh` in device 0 (rflsh); did you mean `rflush`? Presets: rflush, amf, amf-page, amf-dftl, amf-fdp, qblke, ocssd-2.0, qblke-page, share-960evo, remap-ssd, barrier-ufs, barrier-850, barrier-843, mqsim-default, mqsim-small-ideal, consumer-tlc-nvme, datacenter-tlc-plp-nvme, mobile-ufs, sata-mlc, low-latency-slc",
+        "dir/s.toml: unknown preset `rflsh` in device 0 (rflsh); did you mean `rflush`? Presets: rflush, amf, amf-page, amf-dftl, amf-fdp, page-and-append, qblke, ocssd-2.0, qblke-page, share-960evo, remap-ssd, barrier-ufs, barrier-850, barrier-843, mqsim-default, mqsim-small-ideal, consumer-tlc-nvme, datacenter-tlc-plp-nvme, mobile-ufs, sata-mlc, low-latency-slc",
     ),
     (
         "preset = \"rflush\"",

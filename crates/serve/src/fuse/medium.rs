@@ -10,7 +10,7 @@ use crate::memory::MemoryBound;
 use crate::volume::Volume;
 use flashweir_contract::Contents;
 use flashweir_core::{Lpn, Payload};
-use flashweir_device::config::DeviceConfig;
+use flashweir_device::config::{DeviceConfig, FirmwareKind};
 use flashweir_device::{Device, DeviceOptions};
 use flashweir_fs::port::{BLOCK_BYTES, Block, BlockPort, Image, SegmentImage, Write, bytes_of};
 use flashweir_fs::{Kind, NewVolume};
@@ -243,9 +243,9 @@ fn contents_of(stack: &mut Stack, blocks: u64) -> Result<Contents, String> {
 
 /// A stack as a host has it: a block layer above the device. There is none above append segments, whose writes have their order.
 fn stack(device: Device, flush: FlushMode) -> Stack {
-    match device.geometry().append.segments {
-        0 => Stack::with_block_layer(device, flush, HostConfig::default()),
-        _ => Stack::new(device, flush),
+    match device.config().firmware {
+        FirmwareKind::Append => Stack::new(device, flush),
+        _ => Stack::with_block_layer(device, flush, HostConfig::default()),
     }
 }
 
