@@ -22,6 +22,7 @@ use flashweir_core::{Agenda, Command, Data, DeviceError, Done, Duration, Instant
 use flashweir_device::{Device, Effect as DeviceEffect, Event, Media, Recovery, Torn, UNREADABLE};
 use flashweir_ftl::FlashGeometry;
 use flashweir_host::{Effect, HostFtl, HostFtlConfig, Input};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 
@@ -422,7 +423,7 @@ impl Run {
         }
     }
 
-    fn to_end(&mut self) -> Result<(), String> {
+    fn run(&mut self) -> Result<(), String> {
         while self.step()? {}
         Ok(())
     }
@@ -459,7 +460,7 @@ fn exercise(spec: &WorldSpec, pair: Pair) -> Result<(), Fault> {
         Ask { what, first, units: 1, fua: false, tag: 0, submitter: number as u16, pause: 0, pattern }
     };
     let mut run = Run::new(spec, pair, (0..3 * units).map(ask).collect());
-    held(|| run.to_end())
+    held(|| run.run())
 }
 
 /// One boot with these requests: counts, and the fault or the pair of the next boot. If a cut is `asked` for it is the only one.
@@ -502,19 +503,22 @@ fn live(
                 caught(|| cut_device(&run.pair.device, now, &torn)).map_err(|why| fault(&run, &torn, why))?;
             counts.states += 1;
             let digest = media.digest();
-            if !known.contains_key(&digest) {
-                counts.distinct += 1;
-                let after = Pair::wake(spec, media).map_err(|why| fault(&run, &torn, why))?;
-                known.insert(digest, after.contents());
-                let is_exercised = asked.is_some()
-                    || exercise_every > 0 && thin.below(u64::from(exercise_every) / 4 + 1) == 0;
-                if is_exercised {
-                    counts.exercised += 1;
-                    exercise(spec, after).map_err(|why| fault(&run, &torn, why))?;
+            let contents = match known.entry(digest) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => {
+                    counts.distinct += 1;
+                    let after = Pair::wake(spec, media).map_err(|why| fault(&run, &torn, why))?;
+                    let contents = new.insert(after.contents());
+                    let every = u64::from(exercise_every) / 4;
+                    if asked.is_some() || every > 0 && thin.below(every) == 0 {
+                        counts.exercised += 1;
+                        exercise(spec, after).map_err(|why| fault(&run, &torn, why))?;
+                    }
+                    contents
                 }
-            }
+            };
             counts.judged += 1;
-            judge(&mut oracle, &run.log, &known[&digest]).map_err(|why| fault(&run, &torn, why))?;
+            judge(&mut oracle, &run.log, contents).map_err(|why| fault(&run, &torn, why))?;
         }
         offers += 1;
         if carry.below(offers) == 0 {
@@ -671,7 +675,7 @@ mod tests {
                 let pair = fresh(&spec);
                 let asks = history(&spec, 0, pair.ftl.layout().user_units);
                 let mut run = Run::new(&spec, pair, asks);
-                run.to_end().unwrap_or_else(|error| panic!("{} seed {seed}: {error}", spec.config.name));
+                run.run().unwrap_or_else(|error| panic!("{} seed {seed}: {error}", spec.config.name));
                 exercise(&spec, run.pair)
                     .unwrap_or_else(|error| panic!("{} seed {seed}: {error:?}", spec.config.name));
             }

@@ -1,8 +1,8 @@
 //! Validation of a configuration: each key is checked once, with errors that name key, value and range.
 
 use crate::config::{
-    Allocation, BufferConfig, BufferMode, ChunkSpan, DeviceConfig, EraseTime, FirmwareKind, FtlConfig, Metadata,
-    OpenConfig, OpenVersion, OrderConfig, PageTimes, PersistPolicy, Translation,
+    Allocation, BufferConfig, BufferMode, ChunkSpan, DeviceConfig, EraseTime, FirmwareKind, FtlConfig,
+    Metadata, OpenConfig, OpenVersion, OrderConfig, PageTimes, PersistPolicy, Translation,
 };
 use crate::geometry::Geometry;
 use flashweir_core::command::{Handle, PLACES_MAX};

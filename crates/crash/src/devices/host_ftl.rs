@@ -1,10 +1,10 @@
 //! Tiny open channels below a host FTL.
 
-use super::open_channel;
 use super::shape::{PLAIN, Shape};
+use super::{CHUNKS, open_channel};
 use flashweir_core::Duration;
 use flashweir_device::DeviceConfig;
-use flashweir_device::config::Cell;
+use flashweir_device::config::{Cell, OpenConfig, OpenVersion};
 use flashweir_host::{HostFtlConfig, Limits, Lines};
 
 const SMALL: Shape = Shape { blocks_per_plane: 12, ..PLAIN };
@@ -31,7 +31,9 @@ pub(crate) fn host_ftl_names() -> impl Iterator<Item = &'static str> {
 
 /// Tiny devices below a host FTL.
 pub(super) fn tiny_host_ftl() -> impl Iterator<Item = DeviceConfig> {
-    TABLE.iter().map(|(name, shape, ..)| open_channel(name, *shape))
+    // As the paper's device: blocks may be erased again and again (open-channel §6.1).
+    let open = OpenConfig { version: OpenVersion::V12, ..CHUNKS };
+    TABLE.iter().map(move |(name, shape, ..)| open_channel(name, *shape, open.clone()))
 }
 
 /// The host FTL above the tiny device called `name`.

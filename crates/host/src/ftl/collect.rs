@@ -108,7 +108,7 @@ impl HostFtl {
         let now = self.collecting[group].as_mut().expect("the group collects");
         now.is_reading = false;
         match result {
-            Ok(Units { mut data, records }) => {
+            Ok(Units { mut data, records, .. }) => {
                 data.resize(ppas.len(), Payload::Zero);
                 let units = ppas.into_iter().zip(records).zip(data);
                 now.copies.extend(units.map(|((ppa, record), payload)| (ppa, record, payload)));

@@ -63,6 +63,13 @@ pub(super) struct Line {
     pub(super) has_failed: bool,
 }
 
+impl Line {
+    /// The greater, the later the line was opened. One whose start metadata is gone is being erased, and counts as the last.
+    pub(super) fn age(&self) -> u64 {
+        if self.number == 0 { u64::MAX } else { self.number }
+    }
+}
+
 /// Pages of one die that are programmed by one command.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
@@ -411,6 +418,11 @@ impl Lines {
         self.open[group] = Some(id);
         let line = self.get_mut(id);
         (line.state, line.next, line.owners) = (LineState::Open, next, owners);
+        let line = self.get(id);
+        // Some of its end metadata was written already.
+        if (0..line.columns.len()).any(|at| line.next[at] > self.data_pages(line, at)) {
+            self.get_mut(id).owners.clear();
+        }
     }
 
     /// Frees the lines without valid units, after all units were found; they have to be erased.

@@ -2,8 +2,8 @@
 //!
 //! A line with intact start and end metadata is read from these alone. Every other line is read page by page up to the first that was
 //! never written; a torn page holds nothing that was promised. Of all versions of a unit the one with the largest sequence number
-//! counts, a deallocation like a write; GC's copies have the number of what they copy, and the copy on the line that was opened later
-//! counts.
+//! counts, a deallocation like a write. GC's copies have the number of what they copy; the original counts as long as it is there, so
+//! that a line which took nothing but copies is free again, however often the power fails during GC.
 //!
 //! Invariant: a recovery writes nothing, so one that is cut off is simply repeated.
 
@@ -42,6 +42,8 @@ struct FoundLine {
     ends_left: usize,
     /// Pages of each column up to the first that was never written; empty if the line was not read page by page.
     written: Vec<u32>,
+    /// Columns with a torn page: the device takes no more programs there (open-channel §6.9).
+    torn: Vec<u32>,
     units: Vec<(Ppa, Owner, u64)>,
 }
 
@@ -150,7 +152,7 @@ impl Recovery {
         let columns = ftl.lines.get(line).columns.len() as u32;
         let pages = columns * ftl.layout.flash.pages_per_block - ftl.layout.end_pages;
         let wanted = (pages * ftl.layout.flash.units_per_page) as usize;
-        if units.len() != wanted && !(is_trusting && !units.is_empty()) {
+        if units.len() != wanted && (units.is_empty() || !is_trusting) {
             return self.scan(ftl, line);
         }
         for (number, (owner, seq)) in units.into_iter().enumerate() {
@@ -179,9 +181,8 @@ impl Recovery {
         let found = &mut self.lines[line.0 as usize];
         match result {
             Err(DeviceError::NotWritten { .. }) => return,
-            // Torn.
-            Err(_) => {}
-            Ok(Units { data, records }) => {
+            Err(_) => found.torn.push(column),
+            Ok(Units { data, records, .. }) => {
                 let at = PageAddr { block: ftl.lines.block(line, column), page };
                 for (unit, record) in (0..).zip(&records) {
                     let ppa = ftl.layout.flash.ppa(at, unit);
@@ -240,13 +241,21 @@ impl Recovery {
         for &id in resumed.values() {
             let found = &self.lines[id.0 as usize];
             let columns = ftl.lines.get(id).columns.clone();
-            let next: Vec<u32> = columns.iter().map(|&column| found.written[column as usize]).collect();
+            let per_block = ftl.layout.flash.pages_per_block;
+            let next = |&column: &u32| {
+                if found.torn.contains(&column) { per_block } else { found.written[column as usize] }
+            };
+            let next: Vec<u32> = columns.iter().map(next).collect();
             let mut owners =
                 vec![(Owner::Pad, 0); columns.len() * ftl.layout.flash.units_per_block() as usize];
             for &(ppa, owner, seq) in &found.units {
                 if let Some(number) = ftl.lines.unit_number(ppa) {
                     owners[number] = (owner, seq);
                 }
+            }
+            // Where pages are missing nothing can describe the line.
+            if !found.torn.is_empty() {
+                owners.clear();
             }
             ftl.lines.resume(id, next, owners);
         }
@@ -258,13 +267,13 @@ impl Recovery {
         let mut best = vec![(0, 0, Word::Empty); ftl.layout.user_units as usize];
         let mut offer = |lpn: u64, seq: u64, line: u64, word: Word| {
             if let Some(best) = best.get_mut(lpn as usize)
-                && (seq, line) > (best.0, best.1)
+                && (seq > best.0 || seq == best.0 && line < best.1)
             {
                 *best = (seq, line, word);
             }
         };
         for id in ftl.lines.ids() {
-            let number = ftl.lines.get(id).number;
+            let number = ftl.lines.get(id).age();
             for &(ppa, owner, seq) in &self.lines[id.0 as usize].units {
                 ftl.seq = ftl.seq.max(seq);
                 if let Owner::Lpn(lpn) = owner {
@@ -273,7 +282,7 @@ impl Recovery {
             }
         }
         for (&ppa, (seq, ranges)) in &self.trims {
-            let number = ftl.lines.get(ftl.lines.line_of(ppa).0).number;
+            let number = ftl.lines.get(ftl.lines.line_of(ppa).0).age();
             for lpn in ranges.iter().flat_map(|&(first, count)| first..first.saturating_add(count)) {
                 offer(lpn, *seq, number, Word::Trimmed(ppa));
             }

@@ -26,6 +26,7 @@ use crate::layer::{Effect, Input, Layer, Offer};
 use crate::task::TaskAttribute;
 use flashweir_core::command::{OPEN_NAMESPACE, PLACES_MAX, PpaWrite, Tag, Units, check_range};
 use flashweir_core::oob::{OobRecord, Owner};
+use flashweir_core::open::OpenError;
 use flashweir_core::{Address, Command, Data, DeviceError, Done, Instant, Lba, Lpn, Op, Payload, Ppa};
 use flashweir_ftl::BlockId;
 use flashweir_ftl::geometry::{FlashGeometry, PageAddr};
@@ -998,7 +999,12 @@ impl HostFtl {
                 }
                 self.program_ended(line);
             }
-            Task::Erase { line, block } => self.erase_answered(line, block, result.is_ok()),
+            Task::Erase { line, block } => {
+                // OCSSD 2.0 does not erase what is erased already.
+                let free = OpenError::InvalidReset;
+                let is_free = matches!(result, Err(DeviceError::Open { what, .. }) if what == free);
+                self.erase_answered(line, block, result.is_ok() || is_free);
+            }
             Task::Collect { group, units } => self.collected(group, units, units_of(result)),
             Task::Recover(ask) => {
                 let mut recovery = self.recovery.take().expect("it asked");

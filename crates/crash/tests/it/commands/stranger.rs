@@ -282,7 +282,9 @@ impl Host {
                 let pages = geometry.physical_units() / page;
                 let ppas = |nth: u64| (nth * page..(nth + 1) * page).map(Ppa).collect();
                 let mut seen: Vec<_> = (0..pages)
-                    .map(|nth| ask(OPEN_NAMESPACE, Op::PpaRead { ppas: ppas(nth), blocks: (page * unit) as u32 }))
+                    .map(|nth| {
+                        ask(OPEN_NAMESPACE, Op::PpaRead { ppas: ppas(nth), blocks: (page * unit) as u32 })
+                    })
                     // How a read went is a matter of chance, and not of the commands.
                     .map(|answer| match answer {
                         Ok(Done::Units(units)) => {
@@ -294,7 +296,9 @@ impl Host {
                 // A device answers one of these, by its version.
                 seen.push(ask(OPEN_NAMESPACE, Op::ChunkReport { first: 0, count: geometry.open.chunks }));
                 let parallel_units = 0..geometry.parallel_units();
-                seen.extend(parallel_units.map(|parallel_unit| ask(OPEN_NAMESPACE, Op::BlockMarks { parallel_unit })));
+                seen.extend(
+                    parallel_units.map(|parallel_unit| ask(OPEN_NAMESPACE, Op::BlockMarks { parallel_unit })),
+                );
                 seen
             }
             _ => vec![ask(PAGE_NAMESPACE, Op::Read { lba: Lba(0), blocks: geometry.capacity_lbas() as u32 })],
