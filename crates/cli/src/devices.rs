@@ -152,6 +152,7 @@ fn system(config: &DeviceConfig) -> &'static str {
     let is_ordered = config.order.policy != PersistPolicy::None || config.order.penalty > 0.0;
     match config.firmware {
         FirmwareKind::Append => "segments",
+        FirmwareKind::PageAndAppend => "pages, segments",
         FirmwareKind::OpenChannel => match config.open.version {
             OpenVersion::V12 => "open channel 1.2",
             OpenVersion::V20 => "open channel 2.0",
@@ -199,7 +200,7 @@ fn list() -> String {
             format!("{:?}", config.timing.cell).to_uppercase(),
             match config.firmware {
                 FirmwareKind::OpenChannel => "-",
-                FirmwareKind::Page | FirmwareKind::Append => promise(&config),
+                _ => promise(&config),
             }
             .to_owned(),
             size(user_bytes(&config)),
