@@ -50,7 +50,7 @@ fn planted_bugs_of_the_common_pool_are_found_drawn_and_replayed() {
             devices: devices.map(String::from).collect(),
             states: Some(400_000),
             jobs: 2,
-            planted: Some(bug),
+            planted: Some(bug.into()),
             ..CrashConfig::default()
         };
         let report = explore(&config, |_| true).unwrap();
