@@ -1,7 +1,7 @@
 //! Looking up the places of units when the map is on the medium (DFTL): a command or page that needs a translation page waits here
 //! until it is in the cache.
 //!
-//! Place in the data flow: before [`super::read`], before a deallocation is accepted ([`super::accept`]), and before a page of host
+//! Place in the data flow: before [`mod@super::read`], before a deallocation is accepted ([`super::accept`]), and before a page of host
 //! data goes to the machine ([`super::destage`]). A waiting need is served by the event that brings its page, as far as the pages
 //! in the cache reach: so no page has to stay in the cache for it, and a command passes piece by piece even through a cache of one
 //! page. Writes need no translation page to be accepted: until they are on the medium, the buffer knows their places.

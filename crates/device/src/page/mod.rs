@@ -1,7 +1,7 @@
 //! The page-mapped firmware: a map of every mapping unit, a write buffer, write frontiers, GC, and a map log.
 //!
 //! The path of a write: [`accept`] puts it into the [`buffer`], [`destage`] onto pages, the machine programs these where
-//! [`frontier`] has room, and [`programmed`] makes them durable and enters them in the map. [`read`] finds the newest version;
+//! [`frontier`] has room, and [`programmed`] makes them durable and enters them in the map. [`mod@read`] finds the newest version;
 //! [`gc`] makes room; [`share`] lets pages share a unit; [`log`] makes
 //! deallocations and SHAREs durable; [`order`] keeps epochs; where the map is on the medium, [`look_up`]
 //! finds its pages in a cache and [`map_pages`] moves them; [`flush`] and [`range_flush`] wait for what they cover; [`scan`] and
