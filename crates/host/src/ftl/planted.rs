@@ -32,17 +32,17 @@ pub enum PlantedHostBug {
 impl PlantedHostBug {
     /// All bugs with their names.
     pub const ALL: [(Self, &'static str); 12] = [
-        (Self::EarlyInvalidation, "early-invalidation"),
-        (Self::PublishUnconditionally, "publish-unconditionally"),
-        (Self::GcDropsNewer, "gc-drops-newer"),
-        (Self::LineFreedUnderReader, "line-freed-under-reader"),
-        (Self::FlushMissesRing, "flush-misses-ring"),
-        (Self::TornEndTrusted, "torn-end-trusted"),
-        (Self::SequencePerGroup, "sequence-per-group"),
-        (Self::TrimLost, "trim-lost"),
-        (Self::FailedProgramForgotten, "failed-program-forgotten"),
-        (Self::FuaAtAcceptance, "fua-at-acceptance"),
-        (Self::LineFreedTooEarly, "line-freed-too-early"),
-        (Self::StartErasedLast, "start-erased-last"),
+        (Self::EarlyInvalidation, "host-early-invalidation"),
+        (Self::PublishUnconditionally, "host-publish-unconditionally"),
+        (Self::GcDropsNewer, "host-gc-drops-newer"),
+        (Self::LineFreedUnderReader, "host-line-freed-under-reader"),
+        (Self::FlushMissesRing, "host-flush-misses-ring"),
+        (Self::TornEndTrusted, "host-torn-end-trusted"),
+        (Self::SequencePerGroup, "host-sequence-per-group"),
+        (Self::TrimLost, "host-trim-lost"),
+        (Self::FailedProgramForgotten, "host-failed-program-forgotten"),
+        (Self::FuaAtAcceptance, "host-fua-at-acceptance"),
+        (Self::LineFreedTooEarly, "host-line-freed-too-early"),
+        (Self::StartErasedLast, "host-start-erased-last"),
     ];
 }
