@@ -67,3 +67,16 @@ impl Bug {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_bug_has_a_name_of_its_own() {
+        for (bug, name) in Bug::all() {
+            assert_eq!(Bug::named(name), Ok(bug));
+            assert_eq!(bug.name(), name);
+        }
+    }
+}

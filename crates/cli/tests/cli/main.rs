@@ -355,7 +355,7 @@ fn every_mistake_earns_one_line_and_exit_code_2() {
     let place = Place::new("bad");
     let presets: Vec<_> = flashweir_device::presets::names().collect();
     let tiny: Vec<_> = flashweir_crash::devices::all_names().collect();
-    let bugs = flashweir_device::PlantedBug::ALL.map(|(_, name)| name);
+    let bugs: Vec<_> = flashweir_crash::Bug::all().map(|(_, name)| name).collect();
     let lists = [("<presets>", presets.join(", ")), ("<tiny>", tiny.join(", ")), ("<bugs>", bugs.join(", "))];
     let before = place.names();
     for (line, expected) in BAD {
