@@ -163,7 +163,7 @@ fn shape(name: &str) -> Option<Shape> {
 pub fn tiny(name: &str) -> Option<DeviceConfig> {
     let page = shape(name).map(|shape| DeviceConfig { name: name.into(), ..shape.config() });
     let others = || {
-        let others = tiny_append().chain(tiny_both()).chain(tiny_open()).chain(host_ftl::tiny_host_ftl());
+        let others = tiny_append().chain(tiny_both()).chain(tiny_open()).chain(tiny_host_ftl());
         others.into_iter().find(|config| config.name == name)
     };
     page.or_else(others)
@@ -347,6 +347,12 @@ fn open_faults(name: &str) -> (f64, f64) {
 /// Tiny devices with an open channel.
 pub(super) fn tiny_open() -> Vec<DeviceConfig> {
     OPEN.into_iter().map(|(name, shape, open)| open_channel(name, shape, open)).collect()
+}
+
+/// Tiny devices below a host FTL: OCSSD 1.2, as the paper's, whose blocks may be erased again and again (open-channel §6.1).
+fn tiny_host_ftl() -> impl Iterator<Item = DeviceConfig> {
+    let open = OpenConfig { version: OpenVersion::V12, ..CHUNKS };
+    host_ftl::host_ftl_shapes().map(move |(name, shape)| open_channel(name, shape, open.clone()))
 }
 
 /// An open channel of this shape.

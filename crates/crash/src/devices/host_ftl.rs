@@ -1,10 +1,8 @@
 //! Tiny open channels below a host FTL.
 
 use super::shape::{PLAIN, Shape};
-use super::{CHUNKS, open_channel};
 use flashweir_core::Duration;
-use flashweir_device::DeviceConfig;
-use flashweir_device::config::{Cell, OpenConfig, OpenVersion};
+use flashweir_device::config::Cell;
 use flashweir_host::{HostFtlConfig, Limits, Lines};
 
 const SMALL: Shape = Shape { blocks_per_plane: 12, ..PLAIN };
@@ -29,11 +27,9 @@ pub(crate) fn host_ftl_names() -> impl Iterator<Item = &'static str> {
     TABLE.iter().map(|(name, ..)| *name)
 }
 
-/// Tiny devices below a host FTL.
-pub(super) fn tiny_host_ftl() -> impl Iterator<Item = DeviceConfig> {
-    // As the paper's device: blocks may be erased again and again (open-channel §6.1).
-    let open = OpenConfig { version: OpenVersion::V12, ..CHUNKS };
-    TABLE.iter().map(move |(name, shape, ..)| open_channel(name, *shape, open.clone()))
+/// Name and shape of each tiny device below a host FTL.
+pub(super) fn host_ftl_shapes() -> impl Iterator<Item = (&'static str, Shape)> {
+    TABLE.iter().map(|(name, shape, ..)| (*name, *shape))
 }
 
 /// The host FTL above the tiny device called `name`.

@@ -1,7 +1,8 @@
 //! Checks of the open channel: commands that it refuses before anything has changed.
 
 use super::chunks::is_offline;
-use super::firmware::{Cx, OpenChannel};
+use super::job::Cx;
+use super::state::OpenChannel;
 use crate::config::{OpenVersion, PersistPolicy, PointerMove};
 use crate::front::check_handle;
 use crate::geometry::ChunkId;

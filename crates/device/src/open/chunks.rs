@@ -5,7 +5,7 @@
 //! Invariants: `open` is the number of chunks that are open; a chunk's pages up to its `accepted` ones are programmed or have a
 //! program under way, in a chunk that was closed early perhaps with gaps.
 
-use super::firmware::Cx;
+use super::job::Cx;
 use crate::config::PointerMove;
 use crate::geometry::{ChunkId, Geometry};
 use crate::planted::PlantedBug;

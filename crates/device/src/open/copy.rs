@@ -6,31 +6,14 @@
 //! Invariant: contents are taken when the copy arrives, as those of a read are; a die serves reads that are queued before it erases
 //! their block.
 
-use super::firmware::{Cx, OpenChannel, fail};
-use super::job::{Job, Source};
+use super::job::{Cx, Job, Source};
+use super::state::{Copying, OpenChannel, fail};
 use crate::flash::{Class, OpKind, Purpose, UnitImage};
 use crate::geometry::{ChunkId, PageAddr};
 use crate::planted::PlantedBug;
 use flashweir_core::oob::{OobRecord, Owner};
 use flashweir_core::open::PpaCopy;
 use flashweir_core::{Address, DeviceError, Payload, Ppa};
-
-/// A copy under way.
-#[derive(Clone, Debug)]
-pub(super) struct Copying {
-    /// The command's number in the device.
-    pub(super) command: u32,
-    /// Reads that have not ended.
-    pub(super) reads: u32,
-    /// Programs that have not ended.
-    programs: u32,
-    /// What is programmed, in the order of the destinations.
-    pub(super) images: Vec<UnitImage>,
-    /// Chunks of the destinations.
-    chunks: Vec<ChunkId>,
-    /// Whether the command was answered before its end, which is a planted bug.
-    pub(super) is_answered: bool,
-}
 
 impl OpenChannel {
     pub(super) fn start_copy(&mut self, cx: &mut Cx, command: u32, copy: &PpaCopy) {

@@ -1,60 +1,20 @@
-//! The open channel as a [`Firmware`]: its state, and the dispatch of commands and of operations that have ended.
+//! The open channel as a [`Firmware`]: the dispatch of commands and of operations that have ended.
 
 use super::chunks::{Chunks, pages_written};
-use super::copy::Copying;
-use super::job::Job;
+use super::job::{Cx, Job};
 use super::places::Places;
-use super::program::Held;
-use super::report::Notices;
+use super::state::{Notices, OpenChannel};
 use crate::config::DeviceConfig;
 use crate::effect::Event;
 use crate::firmware::{DeviceOptions, Firmware, Plan, boot};
 use crate::flash::plan::duration;
 use crate::flash::{Media, Op as NandOp, RecoveryReport, SaveArea, UnitImage};
-use crate::geometry::{ChunkId, Geometry, StationId};
+use crate::geometry::{ChunkId, Geometry};
 use flashweir_core::index::Idx;
-use flashweir_core::{Command, DeviceError, Done, Lpn, Op, Payload};
+use flashweir_core::{Command, DeviceError, Lpn, Op, Payload};
 use flashweir_ftl::BlockId;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
-
-/// The context of this firmware.
-pub(super) type Cx = crate::cx::Cx<Job>;
-
-/// The firmware.
-#[derive(Clone, Debug)]
-pub(crate) struct OpenChannel {
-    pub(super) places: Places,
-    pub(super) chunks: Chunks,
-    /// Pages of chunks that are not in the machine yet, in order.
-    pub(super) held: BTreeMap<ChunkId, VecDeque<Held>>,
-    /// Results of reads under way.
-    pub(super) found: BTreeMap<u32, Done>,
-    /// Copies under way, by their numbers.
-    pub(super) copies: BTreeMap<u64, Copying>,
-    /// Number of the next copy.
-    pub(super) next_copy: u64,
-    /// Pages that were accepted and are not programmed, by block and page: their write, and the position of their first unit in it. Kept
-    /// where the device serves reads of them.
-    pub(super) in_memory: BTreeMap<(BlockId, u32), (u32, u32)>,
-    pub(super) notices: Notices,
-}
-
-impl OpenChannel {
-    /// Queues operations, and then begins those that can begin, so that planes of a die may work together.
-    pub(super) fn push_all(&mut self, cx: &mut Cx, ops: Vec<NandOp<Job>>) {
-        let mut stations: Vec<StationId> = ops.into_iter().map(|op| cx.flash.machine.push(op)).collect();
-        stations.dedup();
-        for station in stations {
-            cx.start(station, &mut self.places);
-        }
-    }
-}
-
-/// Sets the error of a command; the first one is its answer.
-pub(super) fn fail(cx: &mut Cx, command: u32, error: DeviceError) {
-    cx.front.commands.get_mut(command).error.get_or_insert(error);
-}
 
 impl Firmware for OpenChannel {
     type Job = Job;

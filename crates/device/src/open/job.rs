@@ -45,3 +45,6 @@ pub(crate) enum Job {
         chunk: ChunkId,
     },
 }
+
+/// The context of this firmware.
+pub(super) type Cx = crate::cx::Cx<Job>;

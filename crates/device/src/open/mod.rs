@@ -24,5 +24,6 @@ mod program;
 mod read;
 mod report;
 mod reset;
+mod state;
 
-pub(crate) use firmware::OpenChannel;
+pub(crate) use state::OpenChannel;

@@ -5,22 +5,13 @@
 //! Invariant: pages of a chunk go to the machine in the order of their acceptance.
 
 use super::chunks::Chunk;
-use super::firmware::{Cx, OpenChannel, fail};
-use super::job::{Job, Source};
+use super::job::{Cx, Job, Source};
+use super::state::{Held, OpenChannel, fail};
 use crate::flash::{Class, Frontier, Op as NandOp, OpKind, Purpose, UNBOUND, UnitImage};
 use crate::geometry::{ChunkId, PageAddr};
 use crate::planted::PlantedBug;
 use flashweir_core::open::{NoticeReason, OpenError};
 use flashweir_core::{Address, DeviceError, Lpn, Op, Payload, Ppa};
-
-/// A page that was accepted and is not in the machine yet.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
-    at: PageAddr,
-    source: Source,
-    /// Position in the list of addresses of the page's first unit.
-    first: u32,
-}
 
 impl OpenChannel {
     pub(super) fn start_write(&mut self, cx: &mut Cx, command: u32, places: &[Ppa]) {

@@ -4,9 +4,9 @@
 //! (open-channel §6.4).
 
 use super::copy::pages_of;
-use super::firmware::{Cx, OpenChannel, fail};
-use super::job::Job;
+use super::job::{Cx, Job};
 use super::program::written_unit;
+use super::state::{OpenChannel, fail};
 use crate::config::OpenVersion;
 use crate::flash::{Class, OpKind, Purpose};
 use flashweir_core::command::Units;

@@ -2,37 +2,13 @@
 //! flash operation and are answered when they arrive.
 
 use super::chunks::pages_written;
-use super::firmware::{Cx, OpenChannel};
+use super::job::Cx;
+use super::state::OpenChannel;
 use crate::config::OpenVersion;
 use crate::geometry::{ChunkId, PageAddr};
+use flashweir_core::Done;
 use flashweir_core::command::PLACES_MAX;
-use flashweir_core::open::{
-    BlockMark, ChunkReport, ChunkState, MarkBlocks, Notice, NoticeReason, OpenGeometry, OpenInterface,
-};
-use flashweir_core::{Done, Ppa};
-use std::collections::VecDeque;
-
-/// The log of notices; the oldest are forgotten.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Notices {
-    list: VecDeque<Notice>,
-    last: u64,
-}
-
-impl Notices {
-    /// Adds a notice for the chunk with this first unit, unless its newest one says the same.
-    pub(super) fn add(&mut self, first: Ppa, reason: NoticeReason) {
-        let newest = self.list.iter().rev().find(|notice| notice.first == first);
-        if newest.is_some_and(|notice| notice.reason == reason) {
-            return;
-        }
-        self.last += 1;
-        self.list.push_back(Notice { number: self.last, first, reason });
-        if self.list.len() > Notice::KEPT_MAX {
-            self.list.pop_front();
-        }
-    }
-}
+use flashweir_core::open::{BlockMark, ChunkReport, ChunkState, MarkBlocks, OpenGeometry, OpenInterface};
 
 impl OpenChannel {
     pub(super) fn geometry(cx: &Cx) -> Done {

@@ -1,8 +1,8 @@
 //! Resets of chunks: each erases all blocks of the chunk when its programs have ended.
 
 use super::chunks::{Chunk, is_offline};
-use super::firmware::{Cx, OpenChannel, fail};
-use super::job::Job;
+use super::job::{Cx, Job};
+use super::state::{OpenChannel, fail};
 use crate::flash::{Class, Op as NandOp, OpKind, Purpose};
 use crate::geometry::{ChunkId, PageAddr};
 use crate::planted::PlantedBug;

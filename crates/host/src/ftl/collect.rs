@@ -4,11 +4,11 @@
 //! 1. A copy keeps the sequence number of its unit, and counts only if the map still names that unit.
 //! 2. A unit that is valid only until a newer version is durable is not copied: that version is in a ring already.
 
-use super::lines::{LineId, LineState};
+use super::lines::LineState;
 use super::map::Word;
 use super::planted::PlantedHostBug;
 use super::ring::{Before, Change, Entry, State};
-use super::target::{HostFtl, Limiter, Task};
+use super::state::{Collecting, HostFtl, Limiter, Task};
 use flashweir_core::command::{PLACES_MAX, Tag, Units};
 use flashweir_core::oob::{OobRecord, Owner};
 use flashweir_core::{DeviceError, Lpn, Payload, Ppa};
@@ -17,26 +17,6 @@ use std::collections::VecDeque;
 
 /// Pages that GC reads at once (open-channel §5.2).
 const PAGES_AT_ONCE: usize = 8;
-
-/// A line that is being emptied.
-#[derive(Clone, Debug)]
-pub(super) struct Collecting {
-    line: LineId,
-    /// Units that were valid at the beginning and are not read yet.
-    todo: VecDeque<Ppa>,
-    is_reading: bool,
-    /// What was read and is not in a ring yet.
-    copies: VecDeque<(Ppa, OobRecord, Payload)>,
-    /// Whether rings were told to write the last copies, though they may not fill a page.
-    is_kicked: bool,
-}
-
-impl Collecting {
-    /// Whether it will bring copies into a ring.
-    pub(super) fn has_copies(&self) -> bool {
-        self.is_reading || !(self.todo.is_empty() && self.copies.is_empty())
-    }
-}
 
 impl HostFtl {
     /// Does what GC can do in each group; returns whether anything changed.

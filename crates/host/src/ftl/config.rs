@@ -43,7 +43,7 @@ pub enum Invalidation {
 pub struct HostFtlConfig {
     /// Number of rings; each submitter has one. pblk has 1, QBLKe one for each CPU.
     pub rings: u16,
-    /// Entries of all rings together, in mapping units; 0 takes the released formula (open-channel §1.1, §2.2).
+    /// Entries of all rings together, in mapping units; 0 takes the released formula (open-channel §1.1, open-channel §2.2).
     pub entries: u32,
     /// Erase blocks of a line.
     pub lines: Lines,

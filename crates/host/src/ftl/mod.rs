@@ -1,6 +1,6 @@
-//! Host FTLs above an open channel: pblk and QBLKe, two assemblies of the same parts (open-channel §1 to §7).
+//! Host FTLs above an open channel: pblk and QBLKe, two assemblies of the same parts (open-channel §1, and what follows there).
 //!
-//! Place in the data flow: [`target`] takes requests and sends commands; [`ring`] holds what is accepted, [`map`] says where each
+//! Place in the data flow: [`target`] takes requests and sends commands, [`state`] is what they change; [`ring`] holds what is accepted, [`map`] says where each
 //! unit is, [`lines`] gives places out and counts what is valid; [`collect`] empties lines, [`recover`] builds map and lines from
 //! what a power loss left.
 //!
@@ -14,9 +14,10 @@ mod metrics;
 mod planted;
 mod recover;
 mod ring;
+mod state;
 mod target;
 
 pub use config::{HostFtlConfig, Invalidation, Layout, Limits, Lines};
 pub use metrics::HostFtlMetrics;
 pub use planted::PlantedHostBug;
-pub use target::HostFtl;
+pub use state::HostFtl;

@@ -10,51 +10,16 @@
 use super::lines::LineId;
 use super::map::Word;
 use super::planted::PlantedHostBug;
-use super::target::{HostFtl, Task, TrimRecord};
+use super::state::{Ask, FoundLine, HostFtl, Recovery, Task, TrimRecord};
 use flashweir_core::command::Units;
 use flashweir_core::oob::Owner;
 use flashweir_core::{DeviceError, Lpn, Payload, Ppa};
 use flashweir_ftl::geometry::PageAddr;
 use flashweir_ftl::line_pages::{LineEnd, LineStart, TrimPage};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 /// Reads under way at most.
 const READS_MAX: usize = 64;
-
-/// A read of the recovery.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Ask {
-    /// The page where a line's start metadata is, unless its first block is bad.
-    Start(LineId),
-    /// A page of a line's end metadata, by its number among these.
-    End(LineId, usize),
-    /// A page of a line, by column.
-    Page(LineId, u32, u32),
-    /// A unit that records deallocations, with its sequence number.
-    Trim(Ppa, u64),
-}
-
-/// What was read of a line.
-#[derive(Clone, Debug, Default)]
-struct FoundLine {
-    start: Option<LineStart>,
-    end: BTreeMap<usize, Vec<LineEnd>>,
-    ends_left: usize,
-    /// Pages of each column up to the first that was never written; empty if the line was not read page by page.
-    written: Vec<u32>,
-    /// Columns with a torn page: the device takes no more programs there (open-channel §6.9).
-    torn: Vec<u32>,
-    units: Vec<(Ppa, Owner, u64)>,
-}
-
-/// A recovery under way.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Recovery {
-    lines: Vec<FoundLine>,
-    trims: BTreeMap<Ppa, (u64, Vec<(u64, u64)>)>,
-    waiting: VecDeque<Ask>,
-    reading: usize,
-}
 
 impl Recovery {
     /// Asks for the start metadata of each line.

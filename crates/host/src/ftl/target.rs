@@ -14,14 +14,15 @@
 //!
 //! Deliberately absent: streams and barriers, SHARE, requests of parts of a mapping unit, the cost of CPUs.
 
-use super::collect::Collecting;
 use super::config::{HostFtlConfig, Invalidation, Layout, Limits};
 use super::lines::{LineId, LineState, Lines, MetaPage};
 use super::map::{HostMap, Slot, Word};
 use super::metrics::HostFtlMetrics;
 use super::planted::PlantedHostBug;
-use super::recover::{Ask, Recovery};
 use super::ring::{Before, Change, Entry, Ring, State};
+use super::state::{
+    Collecting, Erasing, HostFtl, Limiter, Queued, Reading, Recovery, Task, TrimRecord, Waiter,
+};
 use crate::layer::{Effect, Input, Layer, Offer};
 use crate::task::TaskAttribute;
 use flashweir_core::command::{OPEN_NAMESPACE, PLACES_MAX, PpaWrite, Tag, Units, check_range};
@@ -37,137 +38,6 @@ use std::sync::Arc;
 
 /// Units of one record of a TRIM at most, which bounds the memory that it holds until it is durable.
 const TRIM_UNITS_MAX: u64 = 1 << 16;
-
-/// A write or TRIM that is not wholly in rings.
-#[derive(Clone, Debug)]
-struct Queued {
-    token: u64,
-    first: Lpn,
-    units: u64,
-    /// Units that are in rings.
-    done: u64,
-    /// Contents; none for a TRIM.
-    data: Option<Vec<Payload>>,
-    tags: [Tag; 2],
-    fua: bool,
-    /// Positions that have to be durable before an answer with FUA.
-    targets: Vec<(usize, u64)>,
-}
-
-/// A request that waits until each of these rings is durable up to its position.
-#[derive(Clone, Debug)]
-struct Waiter {
-    token: u64,
-    targets: Vec<(usize, u64)>,
-}
-
-#[derive(Clone, Debug)]
-struct Reading {
-    lba: Lba,
-    data: Vec<Payload>,
-    left: u32,
-    has_contents: bool,
-    error: Option<DeviceError>,
-}
-
-/// A command below, and what follows from its answer.
-#[derive(Clone, Debug)]
-pub(super) enum Task {
-    /// Units of a read: the position of each in the answer.
-    Read {
-        token: u64,
-        at: Vec<usize>,
-        lines: Vec<LineId>,
-    },
-    /// Entries of a ring and their places.
-    Program {
-        ring: usize,
-        entries: Vec<(u64, Ppa)>,
-        line: LineId,
-        die: u32,
-        blocks: Vec<BlockId>,
-    },
-    /// A page of a line's own metadata.
-    Meta {
-        line: LineId,
-        block: BlockId,
-    },
-    Erase {
-        line: LineId,
-        block: BlockId,
-    },
-    Collect {
-        group: usize,
-        units: Vec<Ppa>,
-    },
-    Recover(Ask),
-}
-
-/// Blocks of a line that is being erased.
-#[derive(Clone, Debug)]
-struct Erasing {
-    line: LineId,
-    /// Blocks whose erase has not begun.
-    waiting: VecDeque<BlockId>,
-    left: u32,
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum Limiter {
-    Windows(Windows),
-    Scores(Scores),
-}
-
-/// A record of deallocated units that still says something.
-#[derive(Clone, Debug)]
-pub(super) struct TrimRecord {
-    pub(super) seq: u64,
-    /// Units of which it is the newest durable version.
-    pub(super) live: u64,
-    pub(super) ranges: Vec<(u64, u64)>,
-}
-
-/// A host FTL.
-#[derive(Clone, Debug)]
-pub struct HostFtl {
-    pub(super) config: HostFtlConfig,
-    pub(super) layout: Layout,
-    pub(super) map: HostMap,
-    pub(super) rings: Vec<Ring>,
-    pub(super) lines: Lines,
-    pub(super) limiter: Limiter,
-    pub(super) trims: BTreeMap<Ppa, TrimRecord>,
-    pub(super) seq: u64,
-    queued: Vec<VecDeque<Queued>>,
-    /// Ring that is tried when a submitter's own is full.
-    other_ring: usize,
-    waiters: Vec<Waiter>,
-    reads: BTreeMap<u64, Reading>,
-    tasks: BTreeMap<u64, Task>,
-    next_id: u64,
-    /// Commands to be offered: reads go first.
-    out: [VecDeque<Command>; 2],
-    offered: Option<Command>,
-    is_stalled: bool,
-    /// Programs in flight on each die.
-    programs: Vec<u32>,
-    pub(super) collecting: Vec<Option<Collecting>>,
-    erasing: Vec<Erasing>,
-    /// Group that the next program tries first.
-    turn: usize,
-    /// Counts visits to groups that collect (open-channel §4.3).
-    wheel: u64,
-    now: Instant,
-    user_was_active: Option<Instant>,
-    /// Whether the request that was looked at last needs a line that GC has to free.
-    user_waits_for_space: bool,
-    /// Time at which the entries of each ring are padded.
-    pad_at: Vec<Option<Instant>>,
-    recovery: Option<Box<Recovery>>,
-    /// Requests that came before the end of the recovery.
-    early: VecDeque<(Command, u16)>,
-    metrics: HostFtlMetrics,
-}
 
 impl Layer for HostFtl {
     fn handle(&mut self, now: Instant, input: Input, effects: &mut Vec<Effect>) {

@@ -1,0 +1,200 @@
+//! The state of a host FTL, which [`target`](super::target), [`collect`](super::collect) and [`recover`](super::recover) change.
+
+use super::config::{HostFtlConfig, Layout};
+use super::lines::{LineId, Lines};
+use super::map::HostMap;
+use super::metrics::HostFtlMetrics;
+use super::ring::Ring;
+use flashweir_core::command::Tag;
+use flashweir_core::oob::{OobRecord, Owner};
+use flashweir_core::{Command, DeviceError, Instant, Lba, Lpn, Payload, Ppa};
+use flashweir_ftl::BlockId;
+use flashweir_ftl::limiter::{Scores, Windows};
+use flashweir_ftl::line_pages::{LineEnd, LineStart};
+use std::collections::{BTreeMap, VecDeque};
+
+/// A write or TRIM that is not wholly in rings.
+#[derive(Clone, Debug)]
+pub(super) struct Queued {
+    pub(super) token: u64,
+    pub(super) first: Lpn,
+    pub(super) units: u64,
+    /// Units that are in rings.
+    pub(super) done: u64,
+    /// Contents; none for a TRIM.
+    pub(super) data: Option<Vec<Payload>>,
+    pub(super) tags: [Tag; 2],
+    pub(super) fua: bool,
+    /// Positions that have to be durable before an answer with FUA.
+    pub(super) targets: Vec<(usize, u64)>,
+}
+
+/// A request that waits until each of these rings is durable up to its position.
+#[derive(Clone, Debug)]
+pub(super) struct Waiter {
+    pub(super) token: u64,
+    pub(super) targets: Vec<(usize, u64)>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Reading {
+    pub(super) lba: Lba,
+    pub(super) data: Vec<Payload>,
+    pub(super) left: u32,
+    pub(super) has_contents: bool,
+    pub(super) error: Option<DeviceError>,
+}
+
+/// A command below, and what follows from its answer.
+#[derive(Clone, Debug)]
+pub(super) enum Task {
+    /// Units of a read: the position of each in the answer.
+    Read {
+        token: u64,
+        at: Vec<usize>,
+        lines: Vec<LineId>,
+    },
+    /// Entries of a ring and their places.
+    Program {
+        ring: usize,
+        entries: Vec<(u64, Ppa)>,
+        line: LineId,
+        die: u32,
+        blocks: Vec<BlockId>,
+    },
+    /// A page of a line's own metadata.
+    Meta {
+        line: LineId,
+        block: BlockId,
+    },
+    Erase {
+        line: LineId,
+        block: BlockId,
+    },
+    Collect {
+        group: usize,
+        units: Vec<Ppa>,
+    },
+    Recover(Ask),
+}
+
+/// Blocks of a line that is being erased.
+#[derive(Clone, Debug)]
+pub(super) struct Erasing {
+    pub(super) line: LineId,
+    /// Blocks whose erase has not begun.
+    pub(super) waiting: VecDeque<BlockId>,
+    pub(super) left: u32,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Limiter {
+    Windows(Windows),
+    Scores(Scores),
+}
+
+/// A record of deallocated units that still says something.
+#[derive(Clone, Debug)]
+pub(super) struct TrimRecord {
+    pub(super) seq: u64,
+    /// Units of which it is the newest durable version.
+    pub(super) live: u64,
+    pub(super) ranges: Vec<(u64, u64)>,
+}
+
+/// A host FTL.
+#[derive(Clone, Debug)]
+pub struct HostFtl {
+    pub(super) config: HostFtlConfig,
+    pub(super) layout: Layout,
+    pub(super) map: HostMap,
+    pub(super) rings: Vec<Ring>,
+    pub(super) lines: Lines,
+    pub(super) limiter: Limiter,
+    pub(super) trims: BTreeMap<Ppa, TrimRecord>,
+    pub(super) seq: u64,
+    pub(super) queued: Vec<VecDeque<Queued>>,
+    /// Ring that is tried when a submitter's own is full.
+    pub(super) other_ring: usize,
+    pub(super) waiters: Vec<Waiter>,
+    pub(super) reads: BTreeMap<u64, Reading>,
+    pub(super) tasks: BTreeMap<u64, Task>,
+    pub(super) next_id: u64,
+    /// Commands to be offered: reads go first.
+    pub(super) out: [VecDeque<Command>; 2],
+    pub(super) offered: Option<Command>,
+    pub(super) is_stalled: bool,
+    /// Programs in flight on each die.
+    pub(super) programs: Vec<u32>,
+    pub(super) collecting: Vec<Option<Collecting>>,
+    pub(super) erasing: Vec<Erasing>,
+    /// Group that the next program tries first.
+    pub(super) turn: usize,
+    /// Counts visits to groups that collect (open-channel §4.3).
+    pub(super) wheel: u64,
+    pub(super) now: Instant,
+    pub(super) user_was_active: Option<Instant>,
+    /// Whether the request that was looked at last needs a line that GC has to free.
+    pub(super) user_waits_for_space: bool,
+    /// Time at which the entries of each ring are padded.
+    pub(super) pad_at: Vec<Option<Instant>>,
+    pub(super) recovery: Option<Box<Recovery>>,
+    /// Requests that came before the end of the recovery.
+    pub(super) early: VecDeque<(Command, u16)>,
+    pub(super) metrics: HostFtlMetrics,
+}
+
+/// A line that is being emptied.
+#[derive(Clone, Debug)]
+pub(super) struct Collecting {
+    pub(super) line: LineId,
+    /// Units that were valid at the beginning and are not read yet.
+    pub(super) todo: VecDeque<Ppa>,
+    pub(super) is_reading: bool,
+    /// What was read and is not in a ring yet.
+    pub(super) copies: VecDeque<(Ppa, OobRecord, Payload)>,
+    /// Whether rings were told to write the last copies, though they may not fill a page.
+    pub(super) is_kicked: bool,
+}
+
+impl Collecting {
+    /// Whether it will bring copies into a ring.
+    pub(super) fn has_copies(&self) -> bool {
+        self.is_reading || !(self.todo.is_empty() && self.copies.is_empty())
+    }
+}
+
+/// A read of the recovery.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Ask {
+    /// The page where a line's start metadata is, unless its first block is bad.
+    Start(LineId),
+    /// A page of a line's end metadata, by its number among these.
+    End(LineId, usize),
+    /// A page of a line, by column.
+    Page(LineId, u32, u32),
+    /// A unit that records deallocations, with its sequence number.
+    Trim(Ppa, u64),
+}
+
+/// What was read of a line.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FoundLine {
+    pub(super) start: Option<LineStart>,
+    pub(super) end: BTreeMap<usize, Vec<LineEnd>>,
+    pub(super) ends_left: usize,
+    /// Pages of each column up to the first that was never written; empty if the line was not read page by page.
+    pub(super) written: Vec<u32>,
+    /// Columns with a torn page: the device takes no more programs there (open-channel §6.9).
+    pub(super) torn: Vec<u32>,
+    pub(super) units: Vec<(Ppa, Owner, u64)>,
+}
+
+/// A recovery under way.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Recovery {
+    pub(super) lines: Vec<FoundLine>,
+    pub(super) trims: BTreeMap<Ppa, (u64, Vec<(u64, u64)>)>,
+    pub(super) waiting: VecDeque<Ask>,
+    pub(super) reading: usize,
+}
