@@ -229,7 +229,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "preset = \"rflush\"",
         "prset = \"rflush\"",
-        "dir/s.toml: unknown key `prset` in device 0; did you mean `preset`? Known keys: append, buffer, faults, file, firmware, ftl, geometry, link, name, order, preset, set, source, timing",
+        "dir/s.toml: unknown key `prset` in device 0; did you mean `preset`? Known keys: append, buffer, faults, file, firmware, ftl, geometry, link, name, open, order, preset, set, source, timing",
     ),
     (
         "preset = \"rflush\"",
@@ -490,7 +490,7 @@ fn a_device_file_may_have_an_open_channel_and_a_scenario_may_not() {
     assert_eq!(config.firmware, FirmwareKind::OpenChannel);
     assert_eq!(
         read_device("d.toml", &text.replace("open-channel", "open-chanel")).unwrap_err().to_string(),
-        "d.toml: `firmware` in the device cannot be \"open-chanel\"; did you mean `open-channel`? Expected page, append or open-channel"
+        "d.toml: `firmware` in the device cannot be \"open-chanel\"; did you mean `open-channel`? Expected page, append, page-and-append or open-channel"
     );
     assert!(config.check_page_namespace().is_err());
 }
