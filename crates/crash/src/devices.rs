@@ -298,16 +298,7 @@ pub(super) fn tiny_both() -> impl Iterator<Item = DeviceConfig> {
     })
 }
 
-/// An open channel of chunks of one block, as OCSSD 2.0 has it.
-const CHUNKS: OpenConfig = OpenConfig {
-    version: OpenVersion::V20,
-    chunk: ChunkSpan::Plane,
-    write_pages: 1,
-    write_best_pages: 0,
-    cached_units: 0,
-    max_open: 0,
-    pointer: PointerMove::Accepted,
-};
+const CHUNKS: OpenConfig = OpenConfig::DEFAULT;
 /// Chunks over both planes of a die, a page of each in a write.
 const WIDE_CHUNKS: OpenConfig = OpenConfig { chunk: ChunkSpan::Die, write_pages: 2, ..CHUNKS };
 

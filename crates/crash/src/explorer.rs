@@ -356,7 +356,8 @@ impl Carry {
     }
 }
 
-const TORN: [Torn; 3] = [Torn::Absent, Torn::Damaged, Torn::Done];
+/// States in which a cut may leave an interrupted operation.
+pub(super) const TORN: [Torn; 3] = [Torn::Absent, Torn::Damaged, Torn::Done];
 
 /// Returns the medium after a power cut now.
 pub fn cut(sim: &Sim, torn: &[Torn]) -> Media {

@@ -10,8 +10,9 @@
 use super::bug::Bug;
 use super::devices::host_ftl;
 use super::explorer::{
-    Counts, Effort, Fault, Found, OPS, WorldSpec, caught, combinations, cut_device, observed,
+    Counts, Effort, Fault, Found, OPS, TORN, WorldSpec, caught, combinations, cut_device, observed,
 };
+use super::ruled::held;
 use super::token::{Chosen, Token};
 use flashweir_contract::{
     Content, DeviceKind, Log, OpIx, Oracle, Policy, RangeFlushed, Verdict, draw, minimise,
@@ -438,10 +439,6 @@ fn fresh(spec: &WorldSpec) -> Pair {
     Pair::new(spec, Device::new(spec.config.clone(), spec.options()), true)
 }
 
-fn held<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, Fault> {
-    caught(work)?.map_err(Fault::Rule)
-}
-
 /// Judges what a recovered pair reads as.
 fn judge(oracle: &mut Oracle, log: &Log, contents: &[Content]) -> Result<(), Fault> {
     match oracle.check(log, log.position(), |lpn| observed(contents, lpn)) {
@@ -450,8 +447,8 @@ fn judge(oracle: &mut Oracle, log: &Log, contents: &[Content]) -> Result<(), Fau
     }
 }
 
-/// Whether a recovered pair still takes writes, and gives them back.
-fn exercise(spec: &WorldSpec, pair: Pair) -> Result<(), Fault> {
+/// Whether a recovered pair still takes writes, and gives them back; returns the pair.
+fn exercise(spec: &WorldSpec, pair: Pair) -> Result<Pair, Fault> {
     let units = pair.ftl.layout().user_units;
     let mut random = RandomStream::new(spec.seed, "crash-host-ftl-exercise");
     let ask = |number: u64| {
@@ -460,7 +457,8 @@ fn exercise(spec: &WorldSpec, pair: Pair) -> Result<(), Fault> {
         Ask { what, first, units: 1, fua: false, tag: 0, submitter: number as u16, pause: 0, pattern }
     };
     let mut run = Run::new(spec, pair, (0..3 * units).map(ask).collect());
-    held(|| run.run())
+    held(|| run.run())?;
+    Ok(run.pair)
 }
 
 /// One boot with these requests: counts, and the fault or the pair of the next boot. If a cut is `asked` for it is the only one.
@@ -523,9 +521,7 @@ fn live(
         offers += 1;
         if carry.below(offers) == 0 {
             let cells = run.pair.device.interrupted(now).len();
-            let torn: Vec<Torn> = (0..cells)
-                .map(|_| [Torn::Absent, Torn::Damaged, Torn::Done][carry.below(3) as usize])
-                .collect();
+            let torn: Vec<Torn> = (0..cells).map(|_| TORN[carry.below(3) as usize]).collect();
             chosen = Some(cut_device(&run.pair.device, now, &torn));
         }
         if asked.is_some_and(|token| token.cut == run.pair.events)
@@ -567,14 +563,6 @@ pub(super) fn explore_world(spec: &WorldSpec) -> (Counts, Option<Found>) {
     (counts, found)
 }
 
-fn chosen(asks: Vec<Ask>, ops: &Chosen) -> Result<Vec<Ask>, String> {
-    let Chosen::Some(list) = ops else { return Ok(asks) };
-    let known = asks.len();
-    let find =
-        |op: &u32| asks.get(*op as usize).copied().ok_or(format!("operation {op}: the history has {known}"));
-    list.iter().map(find).collect()
-}
-
 /// Does again what a token says: the fault, if there is one, and the drawing.
 ///
 /// # Errors
@@ -593,7 +581,7 @@ pub(super) fn replay(spec: &WorldSpec, token: &Token) -> Result<(Option<Fault>, 
             ));
         }
     };
-    let asks = chosen(history(spec, token.boot, pair.ftl.layout().user_units), &token.ops)?;
+    let asks = token.ops.of(&history(spec, token.boot, pair.ftl.layout().user_units))?;
     match live(spec, token.boot, pair, asks, Some(token), &mut counts) {
         Ok(_) => Ok((None, String::new())),
         Err(violation) => {
@@ -670,15 +658,31 @@ mod tests {
     #[test]
     fn requests_are_answered_and_read_back() {
         for spec in specs() {
+            let mut reached = [0; 6];
             for seed in 0..20 {
                 let spec = WorldSpec { seed, ..spec.clone() };
                 let pair = fresh(&spec);
                 let asks = history(&spec, 0, pair.ftl.layout().user_units);
                 let mut run = Run::new(&spec, pair, asks);
                 run.run().unwrap_or_else(|error| panic!("{} seed {seed}: {error}", spec.config.name));
-                exercise(&spec, run.pair)
+                let after = exercise(&spec, run.pair)
                     .unwrap_or_else(|error| panic!("{} seed {seed}: {error:?}", spec.config.name));
+                let of = after.ftl.metrics();
+                let counts = [
+                    of.ring_hits,
+                    of.padded_units,
+                    of.meta_units,
+                    of.gc_units,
+                    of.lines_erased,
+                    of.program_failures,
+                ];
+                reached.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
             }
+            // Only a program of several units is padded.
+            let geometry = &spec.config.geometry;
+            let pads = geometry.page_bytes != geometry.unit_bytes || geometry.planes_per_die > 1;
+            let expected = [true, pads, true, true, true, spec.config.faults.program_fail > 0.0];
+            assert_eq!(reached.map(|count| count > 0), expected, "{}: {reached:?}", spec.config.name);
         }
     }
 

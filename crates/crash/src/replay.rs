@@ -77,18 +77,9 @@ pub fn replay(token: &Token) -> Result<Replayed, String> {
             return Ok(Replayed { fault: Some(found.fault), drawing });
         }
     };
-    let history = chosen(boot_history(&spec, token.boot), &token.ops)?;
+    let history = boot_history(&spec, token.boot);
+    let history = History { ops: token.ops.of(&history.ops)?, ..history };
     Ok(replay_on(&spec, device, history, token))
-}
-
-/// Returns the operations of a history that a token selects.
-fn chosen(history: History, ops: &Chosen) -> Result<History, String> {
-    let Chosen::Some(list) = ops else { return Ok(history) };
-    let find = |op: &u32| {
-        let known = history.ops.len();
-        history.ops.get(*op as usize).copied().ok_or(format!("operation {op}: the history has {known}"))
-    };
-    Ok(History { ops: list.iter().map(find).collect::<Result<_, _>>()?, depth: history.depth })
 }
 
 fn replay_on(spec: &WorldSpec, device: Device, history: History, token: &Token) -> Replayed {

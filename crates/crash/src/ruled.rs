@@ -141,7 +141,7 @@ pub(crate) fn shortest<'a, R: Ruled<'a>>(spec: &'a WorldSpec, found: &Found) -> 
 }
 
 /// Turns a broken rule and a failed assertion of the device into a fault.
-fn held<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, Fault> {
+pub(crate) fn held<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, Fault> {
     caught(work)?.map_err(Fault::Rule)
 }
 

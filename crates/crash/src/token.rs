@@ -67,6 +67,21 @@ fn torn(letter: char) -> Result<Torn, String> {
     }
 }
 
+impl Chosen {
+    /// The operations of a history that are selected.
+    ///
+    /// # Errors
+    /// Names an operation that the history does not have.
+    pub(crate) fn of<T: Copy>(&self, history: &[T]) -> Result<Vec<T>, String> {
+        let Self::Some(list) = self else { return Ok(history.to_vec()) };
+        let known = history.len();
+        let find = |op: &u32| {
+            history.get(*op as usize).copied().ok_or(format!("operation {op}: the history has {known}"))
+        };
+        list.iter().map(find).collect()
+    }
+}
+
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}/{}/{}/c{}/", self.device, self.seed, self.boot, self.ops, self.cut)?;

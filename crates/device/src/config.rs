@@ -579,19 +579,22 @@ pub struct OpenConfig {
 
 impl Default for OpenConfig {
     fn default() -> Self {
-        Self {
-            version: OpenVersion::V20,
-            chunk: ChunkSpan::Plane,
-            write_pages: 1,
-            write_best_pages: 0,
-            cached_units: 0,
-            max_open: 0,
-            pointer: PointerMove::Accepted,
-        }
+        Self::DEFAULT
     }
 }
 
 impl OpenConfig {
+    /// OCSSD 2.0 with chunks of one block.
+    pub const DEFAULT: Self = Self {
+        version: OpenVersion::V20,
+        chunk: ChunkSpan::Plane,
+        write_pages: 1,
+        write_best_pages: 0,
+        cached_units: 0,
+        max_open: 0,
+        pointer: PointerMove::Accepted,
+    };
+
     fn is_default(&self) -> bool {
         *self == Self::default()
     }

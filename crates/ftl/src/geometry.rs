@@ -184,6 +184,12 @@ impl FlashGeometry {
         Ppa(page * u64::from(self.units_per_page) + u64::from(unit))
     }
 
+    /// The physical addresses of the units of a page, in order.
+    pub fn units_of(&self, at: PageAddr) -> impl Iterator<Item = Ppa> + use<> {
+        let first = self.ppa(at, 0).0;
+        (first..first + u64::from(self.units_per_page)).map(Ppa)
+    }
+
     /// The page of a unit, and its position in it.
     #[inline]
     pub fn page_of(&self, ppa: Ppa) -> (PageAddr, u32) {

@@ -29,10 +29,7 @@ fn segments_keep_what_they_promise_whenever_the_power_goes() {
     let config =
         CrashConfig { devices, states: None, worlds_each: Some(6), jobs: 2, ..CrashConfig::default() };
     let report = explore(&config, |_| true).unwrap();
-    for violation in &report.violations {
-        println!("{}\n{}\n{}", violation.what, violation.token, violation.drawing);
-    }
-    assert!(report.violations.is_empty());
+    super::assert_no_violation(&report);
     assert_eq!(report.devices.len(), DEVICES.len());
     assert!(report.totals.distinct > 50_000 && report.totals.distinct_nested > 1_000, "{:?}", report.totals);
 }

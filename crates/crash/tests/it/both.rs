@@ -21,10 +21,7 @@ fn both_namespaces_keep_what_they_promise_whenever_the_power_goes() {
     let config =
         CrashConfig { devices, states: None, worlds_each: Some(4), jobs: 2, ..CrashConfig::default() };
     let report = explore(&config, |_| true).unwrap();
-    for violation in &report.violations {
-        println!("{}\n{}\n{}", violation.what, violation.token, violation.drawing);
-    }
-    assert!(report.violations.is_empty());
+    super::assert_no_violation(&report);
     assert_eq!(report.devices.len(), DEVICES.len());
     assert!(report.totals.distinct > 25_000 && report.totals.distinct_nested > 500, "{:?}", report.totals);
 }

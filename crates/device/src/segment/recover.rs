@@ -151,7 +151,7 @@ fn read_log<J: Copy>(cx: &Cx<J>, segments: &Segments) -> Found {
                 continue;
             }
             count_read(cx, &mut found, at.block, 1);
-            let units = (0..cx.geometry.units_per_page).map(|nth| cx.geometry.ppa(at, nth));
+            let units = cx.geometry.units_of(at);
             let units = units.filter_map(|ppa| Some((media.oob(ppa)?, media.payload(ppa)?)));
             let units: Vec<((Owner, u64), Payload)> = units.collect();
             match units.first() {

@@ -2,6 +2,7 @@
 
 use super::planted::PlantedHostBug;
 use flashweir_core::Duration;
+use flashweir_ftl::BlockId;
 use flashweir_ftl::geometry::FlashGeometry;
 use flashweir_ftl::limiter::Marks;
 use flashweir_ftl::line_pages::{LineEnd, LineStart};
@@ -211,6 +212,11 @@ impl Layout {
             marks,
             unit_bytes,
         })
+    }
+
+    /// Die of a block.
+    pub(super) fn die_of(&self, block: BlockId) -> u32 {
+        self.flash.die(self.flash.plane_of(block)).0
     }
 
     /// Pages of a line.

@@ -18,9 +18,9 @@ use super::config::Layout;
 use flashweir_core::Ppa;
 use flashweir_core::index::Idx;
 use flashweir_core::oob::Owner;
+use flashweir_ftl::BlockId;
 use flashweir_ftl::geometry::PageAddr;
 use flashweir_ftl::line_pages::{LineEnd, LineStart};
-use flashweir_ftl::{BlockId, PlaneId};
 use std::collections::VecDeque;
 
 /// Number of a line, group by group.
@@ -111,16 +111,17 @@ impl Lines {
             valid: 0,
             has_failed: false,
         };
-        let group = |group| (group * layout.lines..(group + 1) * layout.lines).map(LineId).collect();
-        Self {
+        let mut lines = Self {
             lines: vec![line; (layout.groups * layout.lines) as usize],
             valid: vec![0; layout.flash.physical_units().div_ceil(64) as usize],
-            free: (0..layout.groups).map(group).collect(),
+            free: Vec::new(),
             open: vec![None; layout.groups as usize],
             bad: vec![false; layout.flash.blocks() as usize],
             openings: 0,
             layout: layout.clone(),
-        }
+        };
+        lines.free = (0..layout.groups as usize).map(|group| lines.of_group(group).collect()).collect();
+        lines
     }
 
     pub(super) fn get(&self, line: LineId) -> &Line {
@@ -133,6 +134,12 @@ impl Lines {
 
     pub(super) fn ids(&self) -> impl Iterator<Item = LineId> + use<> {
         (0..self.lines.len() as u32).map(LineId)
+    }
+
+    /// The lines of a group.
+    fn of_group(&self, group: usize) -> impl Iterator<Item = LineId> + use<> {
+        let first = group as u32 * self.layout.lines;
+        (first..first + self.layout.lines).map(LineId)
     }
 
     pub(super) fn group_of(&self, line: LineId) -> usize {
@@ -153,9 +160,8 @@ impl Lines {
 
     /// Number of lines of a group that hold nothing valid.
     pub(super) fn free_count(&self, group: usize) -> u32 {
-        let line = |line: &Line| u32::from(line.state == LineState::Erasing);
-        let lines = group * self.layout.lines as usize..(group + 1) * self.layout.lines as usize;
-        self.free[group].len() as u32 + self.lines[lines].iter().map(line).sum::<u32>()
+        let is_erasing = |line: &LineId| self.get(*line).state == LineState::Erasing;
+        (self.free[group].len() + self.of_group(group).filter(is_erasing).count()) as u32
     }
 
     /// Data units that can still be written without erasing anything that is not free.
@@ -244,10 +250,7 @@ impl Lines {
     /// Takes the next pages of a group's open line, of one die with fewer than `limit` programs.
     pub(super) fn take_pages(&mut self, group: usize, programs: &[u32], limit: u32) -> Option<Program> {
         let id = self.open[group]?;
-        let die_of = |column: u32| {
-            let block = self.block(id, column);
-            self.layout.flash.die(self.layout.flash.plane_of(block)).0
-        };
+        let die_of = |column: u32| self.layout.die_of(self.block(id, column));
         let line = self.get(id);
         let has_room = |at: &usize| line.next[*at] < self.data_pages(line, *at);
         let is_idle = |at: &usize| programs[die_of(line.columns[*at]) as usize] < limit;
@@ -349,8 +352,7 @@ impl Lines {
     /// The closed line of a group with the fewest valid units; one with a failed program comes first. None if nothing would be gained
     /// (open-channel §8.7).
     pub(super) fn victim(&self, group: usize) -> Option<LineId> {
-        let lines = (group as u32 * self.layout.lines..(group as u32 + 1) * self.layout.lines).map(LineId);
-        let closed = lines.filter(|&line| self.get(line).state == LineState::Closed);
+        let closed = self.of_group(group).filter(|&line| self.get(line).state == LineState::Closed);
         let best = closed.min_by_key(|&line| (!self.get(line).has_failed, self.get(line).valid, line))?;
         let line = self.get(best);
         let gains = line.valid + self.layout.program_units() <= self.layout.data_units();
@@ -392,8 +394,7 @@ impl Lines {
     pub(super) fn to_erase(&self, group: usize) -> Option<LineId> {
         let is_clean = |line: &LineId| self.get(*line).is_clean;
         let is_erasing = |line: LineId| self.get(line).state == LineState::Erasing;
-        let lines = (group as u32 * self.layout.lines..(group as u32 + 1) * self.layout.lines).map(LineId);
-        if self.free[group].iter().any(is_clean) || lines.into_iter().any(is_erasing) {
+        if self.free[group].iter().any(is_clean) || self.of_group(group).any(is_erasing) {
             return None;
         }
         self.free[group].front().copied()
@@ -401,8 +402,11 @@ impl Lines {
 
     // ---- recovery ----
 
-    /// Sets what a recovery found of a line, before any unit of it is valid.
-    pub(super) fn found(&mut self, id: LineId, number: u64, columns: Vec<u32>) {
+    /// Sets what a recovery found of a line, before any unit of it is valid. Without start metadata all columns count.
+    pub(super) fn found(&mut self, id: LineId, start: Option<&LineStart>) {
+        let number = start.map_or(0, |start| start.line);
+        let is_used = |column: &u32| start.is_none_or(|start| !start.left_out.contains(column));
+        let columns: Vec<u32> = (0..self.layout.columns).filter(is_used).collect();
         self.openings = self.openings.max(number);
         let group = self.group_of(id);
         self.free[group].retain(|&line| line != id);
@@ -442,10 +446,5 @@ impl Lines {
         for id in self.ids() {
             assert_eq!(self.valid_units(id).len() as u32, self.get(id).valid, "valid units of line {}", id.0);
         }
-    }
-
-    /// Plane of a block, as the device numbers them.
-    pub(super) fn plane(&self, block: BlockId) -> PlaneId {
-        self.layout.flash.plane_of(block)
     }
 }

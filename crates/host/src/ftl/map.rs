@@ -91,11 +91,6 @@ impl HostMap {
         }
         is_old
     }
-
-    /// Bytes of memory in use.
-    pub(super) fn memory_bytes(&self) -> u64 {
-        self.words.len() as u64 * 8
-    }
 }
 
 #[cfg(test)]

@@ -36,8 +36,7 @@ impl Recovery {
             self.reading += 1;
             ftl.metrics_mut().recovery_reads += 1;
             let flash = &ftl.layout.flash;
-            let page =
-                |at: PageAddr| (0..flash.units_per_page).map(|unit| flash.ppa(at, unit)).collect::<Vec<_>>();
+            let page = |at: PageAddr| flash.units_of(at).collect::<Vec<_>>();
             let ppas = match ask {
                 Ask::Start(line) => page(PageAddr { block: ftl.lines.block(line, 0), page: 0 }),
                 Ask::End(line, at) => page(ftl.lines.end_pages(line)[at]),
@@ -94,8 +93,7 @@ impl Recovery {
 
     /// A line has intact start metadata.
     fn started(&mut self, ftl: &mut HostFtl, line: LineId, start: LineStart) {
-        let columns = (0..ftl.layout.columns).filter(|column| !start.left_out.contains(column)).collect();
-        ftl.lines.found(line, start.line, columns);
+        ftl.lines.found(line, Some(&start));
         let found = &mut self.lines[line.0 as usize];
         found.start = Some(start);
         found.ends_left = ftl.lines.end_pages(line).len();
@@ -185,18 +183,15 @@ impl Recovery {
         for id in ftl.lines.ids() {
             let found = &self.lines[id.0 as usize];
             if !found.written.is_empty() {
-                let number = found.start.as_ref().map_or(0, |start| start.line);
-                let left_out = found.start.as_ref().map_or(&[][..], |start| &start.left_out);
-                let columns = (0..ftl.layout.columns).filter(|column| !left_out.contains(column)).collect();
                 let is_empty = found.written.iter().all(|&pages| pages == 0);
                 if is_empty {
                     // An erase of it may have been interrupted.
                     ftl.lines.get_mut(id).is_clean = false;
                     continue;
                 }
-                ftl.lines.found(id, number, columns);
+                ftl.lines.found(id, found.start.as_ref());
                 let group = ftl.lines.group_of(id);
-                let is_newer = |other: &LineId| ftl.lines.get(*other).number < number;
+                let is_newer = |other: &LineId| ftl.lines.get(*other).number < ftl.lines.get(id).number;
                 if found.start.is_some() && resumed.get(&group).is_none_or(is_newer) {
                     resumed.insert(group, id);
                 }

@@ -142,12 +142,6 @@ impl HostFtl {
         }
     }
 
-    /// Bytes of memory of map and rings.
-    pub fn memory_bytes(&self) -> u64 {
-        let entries = u64::from(self.layout.ring_entries) * self.rings.len() as u64;
-        self.map.memory_bytes() + entries * size_of::<Entry>() as u64
-    }
-
     /// Describes in words what it waits for.
     pub fn describe(&self) -> String {
         let rings = self.rings.iter().map(|ring| {
@@ -273,8 +267,13 @@ impl HostFtl {
             return effects.push(Effect::Completed { token, result: Err(error) });
         }
         let ring = usize::from(submitter) % self.rings.len();
-        let (per_unit, tags, fua) = (self.layout.unit_sectors, command.tags, command.fua);
-        let whole = |lba: Lba, blocks: u32| (Lpn(lba.0 / per_unit), u64::from(blocks) / per_unit);
+        let per_unit = self.layout.unit_sectors;
+        let (tags, fua, targets) = (command.tags, command.fua, Vec::new());
+        // Of what is deallocated only whole units count; writes have no others.
+        let whole = |lba: Lba, blocks: u32| {
+            let first = lba.0.div_ceil(per_unit);
+            (Lpn(first), ((lba.0 + u64::from(blocks)) / per_unit).saturating_sub(first))
+        };
         match command.op {
             Op::Read { lba, blocks } => self.submit_read(token, lba, blocks, effects),
             Op::Write { lba, blocks, data } => {
@@ -284,30 +283,18 @@ impl HostFtl {
                     |nth: usize| data.unit(Lpn(first.0 + nth as u64), nth, nth * bytes..(nth + 1) * bytes);
                 let data = Some((0..units as usize).map(content).collect());
                 self.metrics.writes += 1;
-                self.queue(
-                    ring,
-                    Queued { token, first, units, done: 0, data, tags, fua, targets: Vec::new() },
-                );
+                self.queue(ring, Queued { token, first, units, done: 0, data, tags, fua, targets });
             }
             Op::WriteZeroes { lba, blocks } => {
                 let (first, units) = whole(lba, blocks);
                 let data = Some(vec![Payload::Zero; units as usize]);
                 self.metrics.writes += 1;
-                self.queue(
-                    ring,
-                    Queued { token, first, units, done: 0, data, tags, fua, targets: Vec::new() },
-                );
+                self.queue(ring, Queued { token, first, units, done: 0, data, tags, fua, targets });
             }
             Op::Trim { lba, blocks } => {
-                // Only whole units are deallocated.
-                let first = lba.0.div_ceil(per_unit);
-                let end = ((lba.0 + u64::from(blocks)) / per_unit).max(first);
-                let (first, units) = (Lpn(first), end - first);
+                let (first, units) = whole(lba, blocks);
                 self.metrics.trims += 1;
-                self.queue(
-                    ring,
-                    Queued { token, first, units, done: 0, data: None, tags, fua, targets: Vec::new() },
-                );
+                self.queue(ring, Queued { token, first, units, done: 0, data: None, tags, fua, targets });
             }
             Op::Flush => {
                 self.metrics.flushes += 1;
@@ -373,16 +360,13 @@ impl HostFtl {
     }
 
     /// Answers when each ring is durable up to its position.
-    fn wait(&mut self, token: u64, mut targets: Vec<(usize, u64)>, effects: &mut Vec<Effect>) {
-        targets.retain(|&(ring, position)| self.rings[ring].sync < position);
+    fn wait(&mut self, token: u64, targets: Vec<(usize, u64)>, effects: &mut Vec<Effect>) {
         for &(ring, position) in &targets {
             let ring = &mut self.rings[ring];
             ring.flush_point = ring.flush_point.max(position);
         }
-        match targets.is_empty() {
-            true => effects.push(Effect::Completed { token, result: Ok(Done::Ok) }),
-            false => self.waiters.push(Waiter { token, targets }),
-        }
+        self.waiters.push(Waiter { token, targets });
+        self.answer_waiters(effects);
     }
 
     fn answer_waiters(&mut self, effects: &mut Vec<Effect>) {
@@ -765,10 +749,8 @@ impl HostFtl {
             let program = self.lines.take_pages(group, &self.programs, self.config.programs_per_die);
             if let Some(program) = program {
                 self.turn = (group + 1) % groups;
-                let units = |at| (0..self.layout.flash.units_per_page).map(move |unit| (at, unit));
-                let ppas = program.pages.into_iter().flat_map(units);
-                let ppas = ppas.map(|(at, unit)| self.layout.flash.ppa(at, unit)).collect();
-                return Some((program.line, program.die, ppas));
+                let ppas = program.pages.into_iter().flat_map(|at| self.layout.flash.units_of(at));
+                return Some((program.line, program.die, ppas.collect()));
             }
         }
         None
@@ -803,9 +785,8 @@ impl HostFtl {
     }
 
     fn program_meta(&mut self, line: LineId, (at, contents): MetaPage) {
-        let flash = &self.layout.flash;
-        let ppas: Vec<Ppa> = (0..flash.units_per_page).map(|unit| flash.ppa(at, unit)).collect();
-        let die = flash.die(self.lines.plane(at.block)).0;
+        let ppas: Vec<Ppa> = self.layout.flash.units_of(at).collect();
+        let die = self.layout.die_of(at.block);
         let data: Vec<Payload> =
             contents.into_iter().map(|page| bytes(page, self.layout.unit_bytes)).collect();
         self.metrics.meta_units += ppas.len() as u64;
@@ -950,20 +931,14 @@ impl HostFtl {
         let left = waiting.len() as u32;
         self.metrics.lines_erased += 1;
         self.erasing.push(Erasing { line, waiting, left });
-        let first = self.erasing.len() - 1;
         // The block with the start metadata is erased alone and first.
-        if left == 0 {
-            self.erasing.pop();
-            self.lines.erased(line);
-        } else {
-            self.erase_next(first);
-        }
+        self.erase_next(self.erasing.len() - 1);
     }
 
     fn erase_next(&mut self, at: usize) {
         let Erasing { line, ref mut waiting, .. } = self.erasing[at];
         let Some(block) = waiting.pop_front() else { return };
-        let die = self.layout.flash.die(self.lines.plane(block)).0;
+        let die = self.layout.die_of(block);
         let first = self.layout.flash.ppa(PageAddr { block, page: 0 }, 0);
         self.send(Op::PpaErase([first].into()), die, Task::Erase { line, block });
     }
@@ -1002,11 +977,6 @@ impl HostFtl {
             }
         }
         has_moved
-    }
-
-    /// Whether a command below is under way or to be offered.
-    pub fn is_idle(&self) -> bool {
-        self.tasks.is_empty() && self.queued.iter().all(VecDeque::is_empty) && self.waiters.is_empty()
     }
 
     /// Panics if an account does not balance. No command is under way.
