@@ -17,6 +17,7 @@ mod layer;
 mod metrics;
 mod overlap;
 mod request;
+mod smp;
 mod task;
 #[cfg(test)]
 mod tests;
