@@ -25,7 +25,10 @@ mod tests;
 pub use block_layer::BlockLayer;
 pub use chain::Chain;
 pub use config::{CfqConfig, DeadlineConfig, Dispatch, Epochs, HostConfig, Scheduler, Wait};
-pub use ftl::{HostFtl, HostFtlConfig, HostFtlMetrics, Invalidation, Layout, Limits, Lines, PlantedHostBug};
+pub use ftl::{
+    Costs, HostFtl, HostFtlConfig, HostFtlMetrics, Invalidation, Layout, Limits, Lines, PlantedHostBug,
+    Shared, WhenFull,
+};
 pub use layer::{Effect, Input, Layer, Offer};
 pub use metrics::{DepthSample, HostMetrics, Passage};
 pub use task::TaskAttribute;

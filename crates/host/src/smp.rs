@@ -207,7 +207,8 @@ impl<T> Smp<T> {
     fn take(&mut self, now: Instant, cpu: usize, at: usize) {
         let lock = &mut self.locks[at];
         let is_remote = lock.last.is_some_and(|last| last != cpu);
-        let held_from = now + self.costs.alone + if is_remote { self.costs.hand_over } else { Duration::ZERO };
+        let held_from =
+            now + self.costs.alone + if is_remote { self.costs.hand_over } else { Duration::ZERO };
         (lock.holder, lock.held_since) = (Some(cpu), held_from);
         lock.times.acquisitions += 1;
         lock.times.spin_ns += held_from.since(self.cpus[cpu].spins_since).as_nanos();

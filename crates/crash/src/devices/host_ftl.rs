@@ -3,15 +3,15 @@
 use super::shape::{PLAIN, Shape};
 use flashweir_core::Duration;
 use flashweir_device::config::Cell;
-use flashweir_host::{HostFtlConfig, Limits, Lines};
+use flashweir_host::{Costs, HostFtlConfig, Limits, Lines, WhenFull};
 
 const SMALL: Shape = Shape { blocks_per_plane: 12, ..PLAIN };
 const FAILING: Shape = Shape { program_fail: 0.004, erase_fail: 0.004, blocks_per_plane: 18, ..SMALL };
 
 /// Shape of the device, number of rings, lines, limiter. They differ in what matters at a power loss: rings, groups, planes that
-/// program together, units of a page, operations that reads suspend, and blocks that fail.
+/// program together, units of a page, operations that reads suspend, blocks that fail, and threads whose time counts.
 #[rustfmt::skip]
-const TABLE: [(&str, Shape, u16, Lines, Limits); 8] = [
+const TABLE: [(&str, Shape, u16, Lines, Limits); 10] = [
     ("tiny-pblk", SMALL, 1, Lines::Device, Limits::Windows),
     ("tiny-qblke", SMALL, 2, Lines::Channel, Limits::Scores),
     ("tiny-pblk-planes", Shape { parallel: [1, 2, 2], cell: Cell::Mlc, units_per_page: 1, ..SMALL }, 1, Lines::Device, Limits::Windows),
@@ -20,6 +20,8 @@ const TABLE: [(&str, Shape, u16, Lines, Limits); 8] = [
     ("tiny-pblk-rings", Shape { pages_per_block: 4, unit_bytes: 1024, ..SMALL }, 3, Lines::Device, Limits::Scores),
     ("tiny-pblk-failing", FAILING, 1, Lines::Device, Limits::Windows),
     ("tiny-qblke-failing", Shape { parallel: [2, 2, 1], ..FAILING }, 2, Lines::Channel, Limits::Scores),
+    ("tiny-pblk-threads", SMALL, 1, Lines::Device, Limits::Windows),
+    ("tiny-qblke-threads", SMALL, 2, Lines::Channel, Limits::Scores),
 ];
 
 /// Names of tiny devices below a host FTL.
@@ -35,7 +37,12 @@ pub(super) fn host_ftl_shapes() -> impl Iterator<Item = (&'static str, Shape)> {
 /// The host FTL above the tiny device called `name`.
 pub(crate) fn host_ftl(name: &str) -> Option<HostFtlConfig> {
     let (_, shape, rings, lines, limits) = TABLE.iter().find(|(other, ..)| *other == name)?;
+    let has_threads = name.ends_with("-threads");
     Some(HostFtlConfig {
+        cpus: if has_threads { 2 } else { 0 },
+        // Each step of a thread is an event, so they take longer here.
+        costs: Costs { turn: Duration::from_micros(200), ..Costs::default() },
+        full: if has_threads && *rings == 1 { WhenFull::Retry } else { WhenFull::Wait },
         lines: *lines,
         limits: *limits,
         entries: 16 * u32::from(*rings),

@@ -1,5 +1,6 @@
 //! Configuration of a host FTL, and the numbers that follow from it and the flash below.
 
+use super::costs::{Costs, Shared, WhenFull};
 use super::planted::PlantedHostBug;
 use flashweir_core::Duration;
 use flashweir_ftl::BlockId;
@@ -64,6 +65,16 @@ pub struct HostFtlConfig {
     pub retry_after: Duration,
     /// Queues of the link; a die's programs stay on one.
     pub queues: u16,
+    /// CPUs of the host; 0 charges no time to any of them.
+    pub cpus: u16,
+    /// What the steps of threads cost.
+    pub costs: Costs,
+    /// How threads share the map.
+    pub map: Shared,
+    /// How threads share descriptors and buffers.
+    pub pool: Shared,
+    /// What a thread does while rings are full.
+    pub full: WhenFull,
     /// A planted bug, which the crash laboratory has to find.
     #[serde(skip)]
     pub planted: Option<PlantedHostBug>,
@@ -90,13 +101,27 @@ impl HostFtlConfig {
             user_active_for: Duration::from_secs(5),
             retry_after: Duration::from_micros(100),
             queues: 1,
+            cpus: 0,
+            costs: Costs::default(),
+            map: Shared::Lock,
+            pool: Shared::Lock,
+            full: WhenFull::Retry,
             planted: None,
         }
     }
 
     /// QBLKe, repaired: `rings` rings, lines of a channel, scores (open-channel §2).
     pub fn qblke(rings: u16) -> Self {
-        Self { rings, lines: Lines::Channel, limits: Limits::Scores, programs_per_die: 8, ..Self::pblk() }
+        Self {
+            rings,
+            lines: Lines::Channel,
+            limits: Limits::Scores,
+            programs_per_die: 8,
+            map: Shared::Apart,
+            pool: Shared::Apart,
+            full: WhenFull::Wait,
+            ..Self::pblk()
+        }
     }
 }
 

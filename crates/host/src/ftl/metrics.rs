@@ -37,4 +37,24 @@ pub struct HostFtlMetrics {
     pub erase_failures: u64,
     /// Reads of a recovery.
     pub recovery_reads: u64,
+    /// Time of all CPUs at work, spinning included.
+    pub cpu_busy_ns: u64,
+    /// Time in which threads waited for the locks of rings.
+    pub ring_spin_ns: u64,
+    /// Time in which threads held the locks of rings.
+    pub ring_held_ns: u64,
+    /// Acquisitions of the locks of rings.
+    pub ring_locks: u64,
+    /// Those of them that found another holder.
+    pub ring_locks_contended: u64,
+    /// Time in which threads waited for the lock of the map.
+    pub map_spin_ns: u64,
+    /// Time in which threads held the lock of the map.
+    pub map_held_ns: u64,
+    /// Time in which threads waited for the lock of the pool.
+    pub pool_spin_ns: u64,
+    /// Time in which threads held the lock of the pool.
+    pub pool_held_ns: u64,
+    /// Tries of threads that found no room in a ring.
+    pub retries: u64,
 }

@@ -4,10 +4,13 @@
 //! unit is, [`lines`] gives places out and counts what is valid; [`collect`] empties lines, [`recover`] builds map and lines from
 //! what a power loss left.
 //!
-//! Deliberately absent: threads. A host FTL is a state machine, as every layer.
+//! [`threads`] lets the paths of all of these take time on the host's CPUs ([`costs`]).
+//!
+//! Deliberately absent: real threads. A host FTL is a state machine, as every layer.
 
 mod collect;
 mod config;
+mod costs;
 mod lines;
 mod map;
 mod metrics;
@@ -16,8 +19,10 @@ mod recover;
 mod ring;
 mod state;
 mod target;
+mod threads;
 
 pub use config::{HostFtlConfig, Invalidation, Layout, Limits, Lines};
+pub use costs::{Costs, Shared, WhenFull};
 pub use metrics::HostFtlMetrics;
 pub use planted::PlantedHostBug;
 pub use state::HostFtl;

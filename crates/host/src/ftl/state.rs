@@ -5,6 +5,7 @@ use super::lines::{LineId, Lines};
 use super::map::HostMap;
 use super::metrics::HostFtlMetrics;
 use super::ring::Ring;
+use super::threads::Threads;
 use flashweir_core::command::Tag;
 use flashweir_core::oob::{OobRecord, Owner};
 use flashweir_core::{Command, DeviceError, Instant, Lba, Lpn, Payload, Ppa};
@@ -27,6 +28,8 @@ pub(super) struct Queued {
     pub(super) fua: bool,
     /// Positions that have to be durable before an answer with FUA.
     pub(super) targets: Vec<(usize, u64)>,
+    /// Tries of its thread in a row during which nothing was under way that could have made room.
+    pub(super) vain_tries: u32,
 }
 
 /// A request that waits until each of these rings is durable up to its position.
@@ -41,6 +44,8 @@ pub(super) struct Reading {
     pub(super) lba: Lba,
     pub(super) data: Vec<Payload>,
     pub(super) left: u32,
+    /// Units that were in rings.
+    pub(super) from_rings: u64,
     pub(super) has_contents: bool,
     pub(super) error: Option<DeviceError>,
 }
@@ -141,6 +146,12 @@ pub struct HostFtl {
     pub(super) recovery: Option<Box<Recovery>>,
     /// Requests that came before the end of the recovery.
     pub(super) early: VecDeque<(Command, u16)>,
+    /// The threads on the host's CPUs, if their time counts.
+    pub(super) threads: Option<Box<Threads>>,
+    /// Time of the last wake-up that was asked for on their account.
+    pub(super) armed: Option<Instant>,
+    /// Answers that wait for a CPU.
+    pub(super) answers_held: usize,
     pub(super) metrics: HostFtlMetrics,
 }
 

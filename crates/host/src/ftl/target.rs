@@ -12,9 +12,10 @@
 //! 2. At any moment the medium holds, for each unit ever written, its newest durable version, or the record of the TRIM after it.
 //! 3. A program never waits for a read or another program; GC never waits for the user. So everything accepted becomes durable.
 //!
-//! Deliberately absent: streams and barriers, SHARE, requests of parts of a mapping unit, the cost of CPUs.
+//! Deliberately absent: streams and barriers, SHARE, requests of parts of a mapping unit.
 
 use super::config::{HostFtlConfig, Invalidation, Layout, Limits};
+use super::costs::WhenFull;
 use super::lines::{LineId, LineState, Lines, MetaPage};
 use super::map::{HostMap, Slot, Word};
 use super::metrics::HostFtlMetrics;
@@ -23,6 +24,7 @@ use super::ring::{Before, Change, Entry, Ring, State};
 use super::state::{
     Collecting, Erasing, HostFtl, Limiter, Queued, Reading, Recovery, Task, TrimRecord, Waiter,
 };
+use super::threads::{Then, Threads};
 use crate::layer::{Effect, Input, Layer, Offer};
 use crate::task::TaskAttribute;
 use flashweir_core::command::{OPEN_NAMESPACE, PLACES_MAX, PpaWrite, Tag, Units, check_range};
@@ -92,6 +94,9 @@ impl HostFtl {
             pad_at: vec![None; rings],
             recovery: None,
             early: VecDeque::new(),
+            threads: Threads::new(&config, layout.unit_sectors),
+            armed: None,
+            answers_held: 0,
             metrics: HostFtlMetrics::default(),
             layout,
             config,
@@ -117,8 +122,10 @@ impl HostFtl {
     }
 
     /// Counters.
-    pub fn metrics(&self) -> &HostFtlMetrics {
-        &self.metrics
+    pub fn metrics(&self) -> HostFtlMetrics {
+        let mut metrics = self.metrics;
+        self.threads.iter().for_each(|threads| threads.count(&mut metrics));
+        metrics
     }
 
     pub(super) fn metrics_mut(&mut self) -> &mut HostFtlMetrics {
@@ -173,11 +180,15 @@ impl HostFtl {
     /// Handles an input; see [`Layer::handle`].
     pub fn handle(&mut self, now: Instant, input: Input, effects: &mut Vec<Effect>) {
         self.now = now;
+        // Most steps of threads change nothing else.
+        let may_be_a_step = self.threads.is_some() && self.recovery.is_none() && !self.is_stalled;
+        let is_step = may_be_a_step && matches!(input, Input::Wake);
+        let mut has_news = self.follow_threads(effects);
         match input {
             Input::Submit { command, submitter } if self.recovery.is_some() => {
                 self.early.push_back((command, submitter));
             }
-            Input::Submit { command, submitter } => self.submit(command, submitter, effects),
+            Input::Submit { command, submitter } => self.arrive(command, submitter, effects),
             Input::Unplug | Input::Transferred(_) => {}
             Input::Accepted => {
                 self.offered.take().expect("an offer was answered");
@@ -191,7 +202,13 @@ impl HostFtl {
             Input::Completed { id, result } => {
                 self.is_stalled = false;
                 let task = self.tasks.remove(&id.0).expect("a command is answered once");
-                self.answered(task, result, effects);
+                match &mut self.threads {
+                    Some(threads) if self.recovery.is_none() => {
+                        self.answers_held += 1;
+                        threads.hear(now, task, result);
+                    }
+                    _ => self.answered(task, result, effects),
+                }
             }
             Input::Wake => {
                 self.is_stalled = false;
@@ -199,12 +216,66 @@ impl HostFtl {
                     if self.pad_at[ring].is_some_and(|at| at <= now) {
                         self.pad_at[ring] = None;
                         self.kick(ring);
+                        has_news = true;
                     }
                 }
             }
         }
-        self.go_on(effects);
-        self.offer(effects);
+        if has_news || !is_step {
+            loop {
+                self.go_on(effects);
+                if !self.follow_threads(effects) {
+                    break;
+                }
+            }
+            self.offer(effects);
+        }
+        self.arm_threads(effects);
+    }
+
+    /// A request begins: at once, or on the CPU of its submitter.
+    fn arrive(&mut self, command: Command, submitter: u16, effects: &mut Vec<Effect>) {
+        match &mut self.threads {
+            None => self.submit(command, submitter, effects),
+            Some(threads) => threads.submit(self.now, command, submitter),
+        }
+    }
+
+    /// Does what follows the paths of threads that have ended; returns whether there were any.
+    fn follow_threads(&mut self, effects: &mut Vec<Effect>) -> bool {
+        let mut has_news = false;
+        loop {
+            let Some(threads) = &mut self.threads else { return false };
+            let ended = threads.advance(self.now);
+            if ended.is_empty() {
+                return has_news;
+            }
+            has_news = true;
+            for then in ended {
+                match then {
+                    Then::Submit { command, submitter } => self.submit(command, submitter, effects),
+                    Then::Retry { token, ring } => self.try_again(token, ring, effects),
+                    Then::Complete { token, result } => effects.push(Effect::Completed { token, result }),
+                    Then::Send { ring, command } => {
+                        self.out[1].push_back(command);
+                        self.threads.iter_mut().for_each(|threads| threads.sent(ring));
+                    }
+                    Then::Answer { task, result } => {
+                        self.answers_held -= 1;
+                        self.answered(task, result, effects);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks to be called at the next step of a thread.
+    fn arm_threads(&mut self, effects: &mut Vec<Effect>) {
+        let next = self.threads.as_ref().and_then(|threads| threads.next());
+        if let Some(at) = next.filter(|_| next != self.armed) {
+            effects.push(Effect::At(at));
+        }
+        self.armed = next;
     }
 
     fn go_on(&mut self, effects: &mut Vec<Effect>) {
@@ -243,13 +314,17 @@ impl HostFtl {
         let is_read = matches!(op, Op::PpaRead { .. });
         let id = self.next_id;
         self.next_id += 1;
+        let writer = match &task {
+            Task::Program { ring, entries, .. } => Some((*ring, entries.len() as u64)),
+            _ => None,
+        };
         self.tasks.insert(id, task);
         let queue = (queue % u32::from(self.config.queues)) as u16;
-        self.out[usize::from(!is_read)].push_back(Command {
-            queue,
-            ns: OPEN_NAMESPACE,
-            ..Command::new(id, op)
-        });
+        let command = Command { queue, ns: OPEN_NAMESPACE, ..Command::new(id, op) };
+        match (&mut self.threads, writer) {
+            (Some(threads), Some((ring, units))) => threads.send(self.now, ring, units, command),
+            _ => self.out[usize::from(!is_read)].push_back(command),
+        }
     }
 
     pub(super) fn read(&mut self, ppas: &[Ppa], task: Task) {
@@ -264,7 +339,7 @@ impl HostFtl {
         let token = command.id.0;
         effects.extend([Effect::Dispatched(token), Effect::Transferred(token)]);
         if let Err(error) = self.check(&command) {
-            return effects.push(Effect::Completed { token, result: Err(error) });
+            return self.complete(token, Err(error), 0, effects);
         }
         let ring = usize::from(submitter) % self.rings.len();
         let per_unit = self.layout.unit_sectors;
@@ -283,18 +358,30 @@ impl HostFtl {
                     |nth: usize| data.unit(Lpn(first.0 + nth as u64), nth, nth * bytes..(nth + 1) * bytes);
                 let data = Some((0..units as usize).map(content).collect());
                 self.metrics.writes += 1;
-                self.queue(ring, Queued { token, first, units, done: 0, data, tags, fua, targets });
+                self.queue(
+                    ring,
+                    Queued { token, first, units, done: 0, data, tags, fua, targets, vain_tries: 0 },
+                    effects,
+                );
             }
             Op::WriteZeroes { lba, blocks } => {
                 let (first, units) = whole(lba, blocks);
                 let data = Some(vec![Payload::Zero; units as usize]);
                 self.metrics.writes += 1;
-                self.queue(ring, Queued { token, first, units, done: 0, data, tags, fua, targets });
+                self.queue(
+                    ring,
+                    Queued { token, first, units, done: 0, data, tags, fua, targets, vain_tries: 0 },
+                    effects,
+                );
             }
             Op::Trim { lba, blocks } => {
                 let (first, units) = whole(lba, blocks);
                 self.metrics.trims += 1;
-                self.queue(ring, Queued { token, first, units, done: 0, data: None, tags, fua, targets });
+                self.queue(
+                    ring,
+                    Queued { token, first, units, done: 0, data: None, tags, fua, targets, vain_tries: 0 },
+                    effects,
+                );
             }
             Op::Flush => {
                 self.metrics.flushes += 1;
@@ -354,9 +441,13 @@ impl HostFtl {
         }
     }
 
-    fn queue(&mut self, ring: usize, queued: Queued) {
+    fn queue(&mut self, ring: usize, queued: Queued, effects: &mut Vec<Effect>) {
         self.user_was_active = Some(self.now);
+        let token = queued.token;
         self.queued[ring].push_back(queued);
+        if self.retries() {
+            self.try_again(token, ring, effects);
+        }
     }
 
     /// Answers when each ring is durable up to its position.
@@ -370,27 +461,44 @@ impl HostFtl {
     }
 
     fn answer_waiters(&mut self, effects: &mut Vec<Effect>) {
-        let rings = &self.rings;
-        self.waiters.retain_mut(|waiter| {
-            waiter.targets.retain(|&(ring, position)| rings[ring].sync < position);
+        let mut waiters = std::mem::take(&mut self.waiters);
+        waiters.retain_mut(|waiter| {
+            waiter.targets.retain(|&(ring, position)| self.rings[ring].sync < position);
             if waiter.targets.is_empty() {
-                effects.push(Effect::Completed { token: waiter.token, result: Ok(Done::Ok) });
+                self.complete(waiter.token, Ok(Done::Ok), 0, effects);
             }
             !waiter.targets.is_empty()
         });
+        self.waiters = waiters;
+    }
+
+    /// Answers a request, after its thread has done what is left; it copied `from_rings` units out of rings.
+    fn complete(
+        &mut self,
+        token: u64,
+        result: Result<Done, DeviceError>,
+        from_rings: u64,
+        effects: &mut Vec<Effect>,
+    ) {
+        match &mut self.threads {
+            None => effects.push(Effect::Completed { token, result }),
+            Some(threads) => threads.complete(self.now, token, result, from_rings),
+        }
     }
 
     fn submit_read(&mut self, token: u64, lba: Lba, blocks: u32, effects: &mut Vec<Effect>) {
         self.metrics.reads += 1;
         let per_unit = self.layout.unit_sectors;
         let units = lba.0 / per_unit..(lba.0 + u64::from(blocks)).div_ceil(per_unit);
-        let mut reading = Reading { lba, data: Vec::new(), left: 0, has_contents: true, error: None };
+        let mut reading =
+            Reading { lba, data: Vec::new(), left: 0, from_rings: 0, has_contents: true, error: None };
         let mut places: Vec<(usize, Ppa)> = Vec::new();
+        let mut from_rings = 0;
         for (at, unit) in units.map(Lpn).enumerate() {
             let payload = match self.find(unit) {
                 None => Payload::Zero,
                 Some(Ok(payload)) => {
-                    self.metrics.ring_hits += 1;
+                    from_rings += 1;
                     payload
                 }
                 Some(Err(ppa)) => {
@@ -400,9 +508,11 @@ impl HostFtl {
             };
             reading.data.push(payload);
         }
+        self.metrics.ring_hits += from_rings;
+        reading.from_rings = from_rings;
         if places.is_empty() {
             let data = reading.data.into_boxed_slice();
-            return effects.push(Effect::Completed { token, result: Ok(Done::Data(data)) });
+            return self.complete(token, Ok(Done::Data(data)), from_rings, effects);
         }
         for part in places.chunks(PLACES_MAX) {
             reading.left += 1;
@@ -443,7 +553,7 @@ impl HostFtl {
             let reading = self.reads.remove(&token).expect("it was there");
             let data = if reading.has_contents { reading.data } else { Vec::new() };
             let result = reading.error.map_or(Ok(Done::Data(data.into_boxed_slice())), Err);
-            effects.push(Effect::Completed { token, result });
+            self.complete(token, result, reading.from_rings, effects);
         }
     }
 
@@ -451,23 +561,56 @@ impl HostFtl {
 
     fn admit_all(&mut self, effects: &mut Vec<Effect>) -> bool {
         let mut has_moved = false;
+        if self.retries() {
+            return false;
+        }
         for ring in 0..self.queued.len() {
-            while self.admit_head(ring, effects) {
+            while self.admit(ring, 0, effects) {
                 has_moved = true;
             }
         }
         has_moved
     }
 
-    /// Brings some units of a ring's first queued request into a ring; returns whether anything changed.
-    fn admit_head(&mut self, own: usize, effects: &mut Vec<Effect>) -> bool {
-        let Some(head) = self.queued[own].front() else { return false };
+    /// Whether requests enter rings only when their threads try.
+    fn retries(&self) -> bool {
+        self.threads.is_some() && self.config.full == WhenFull::Retry
+    }
+
+    /// A thread tries to bring its request into a ring.
+    fn try_again(&mut self, token: u64, own: usize, effects: &mut Vec<Effect>) {
+        loop {
+            let Some(at) = self.queued[own].iter().position(|queued| queued.token == token) else { return };
+            if self.admit(own, at, effects) {
+                continue;
+            }
+            // Between two tries GC and writers had their turn; what they leave unchanged stays so.
+            let is_busy = self.is_busy();
+            let queued = &mut self.queued[own][at];
+            queued.vain_tries = if is_busy { 0 } else { queued.vain_tries + 1 };
+            if queued.vain_tries > 2 {
+                self.queued[own].remove(at);
+                return self.complete(token, Err(DeviceError::ReadOnly), 0, effects);
+            }
+            let Some(threads) = &mut self.threads else { return };
+            return threads.retry(self.now, token, own);
+        }
+    }
+
+    /// Whether anything is under way that may make room in rings.
+    fn is_busy(&self) -> bool {
+        !self.tasks.is_empty() || self.answers_held > 0 || self.rings.iter().any(|ring| ring.pending() > 0)
+    }
+
+    /// Brings some units of a ring's queued request into a ring, or answers it; returns whether anything changed.
+    fn admit(&mut self, own: usize, at: usize, effects: &mut Vec<Effect>) -> bool {
+        let Some(head) = self.queued[own].get(at) else { return false };
         let left = head.units - head.done;
         if left == 0 {
-            let Queued { token, fua, targets, .. } = self.queued[own].pop_front().expect("there is a head");
+            let Queued { token, fua, targets, .. } = self.queued[own].remove(at).expect("it is queued");
             match fua && !self.has_planted(PlantedHostBug::FuaAtAcceptance) {
                 true => self.wait(token, targets, effects),
-                false => effects.push(Effect::Completed { token, result: Ok(Done::Ok) }),
+                false => self.complete(token, Ok(Done::Ok), 0, effects),
             }
             return true;
         }
@@ -483,7 +626,7 @@ impl HostFtl {
             return false;
         }
         self.make_room(ring, u64::from(entries));
-        let mut queued = self.queued[own].pop_front().expect("there is a head");
+        let mut queued = self.queued[own].remove(at).expect("it is queued");
         let first = queued.first.0 + queued.done;
         match &mut queued.data {
             Some(data) => {
@@ -505,7 +648,7 @@ impl HostFtl {
                 None => queued.targets.push((ring, position)),
             }
         }
-        self.queued[own].push_front(queued);
+        self.queued[own].insert(at, queued);
         true
     }
 
@@ -656,13 +799,12 @@ impl HostFtl {
 
     /// Refuses the first queued request if there will never be room for it; returns whether it did.
     fn refuse_if_full(&mut self, effects: &mut Vec<Effect>) -> bool {
-        let is_busy = !self.tasks.is_empty() || self.rings.iter().any(|ring| ring.pending() > 0);
-        if is_busy {
+        if self.is_busy() || self.retries() {
             return false;
         }
         let Some(own) = self.queued.iter().position(|queue| !queue.is_empty()) else { return false };
         let Queued { token, .. } = self.queued[own].pop_front().expect("the queue is not empty");
-        effects.push(Effect::Completed { token, result: Err(DeviceError::ReadOnly) });
+        self.complete(token, Err(DeviceError::ReadOnly), 0, effects);
         true
     }
 
@@ -675,7 +817,8 @@ impl HostFtl {
             while self.rings[ring].pending() >= least
                 || self.rings[ring].pending() > 0 && self.rings[ring].is_forced()
             {
-                if !self.program(ring) {
+                let is_busy = self.threads.as_ref().is_some_and(|threads| !threads.is_writer_idle(ring));
+                if is_busy || !self.program(ring) {
                     break;
                 }
                 has_moved = true;
@@ -864,7 +1007,7 @@ impl HostFtl {
                         self.free_changed(group);
                     }
                     for (command, submitter) in std::mem::take(&mut self.early) {
-                        self.submit(command, submitter, effects);
+                        self.arrive(command, submitter, effects);
                     }
                 } else {
                     self.recovery = Some(recovery);
