@@ -2,7 +2,7 @@
 
 use super::devices::host_ftl;
 use flashweir_device::{DeviceConfig, PlantedBug};
-use flashweir_host::PlantedHostBug;
+use flashweir_host::{Lines, PlantedHostBug};
 
 /// A planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,9 @@ impl Bug {
             // The rules of the device are judged without a host FTL, which hides some of what breaks them.
             (Self::Device(_), Some(_)) | (Self::HostFtl(_), None) => false,
             (Self::HostFtl(bug), Some(above)) => match bug {
-                PlantedHostBug::FlushMissesRing | PlantedHostBug::SequencePerGroup => above.rings > 1,
+                PlantedHostBug::FlushMissesRing | PlantedHostBug::SequencePerRing => above.rings > 1,
+                PlantedHostBug::PblkAsReleased => above.rings == 1 && above.lines == Lines::Device,
+                PlantedHostBug::QblkeAsReleased => above.rings > 1 && above.lines == Lines::Channel,
                 PlantedHostBug::FailedProgramForgotten => config.faults.program_fail > 0.0,
                 _ => true,
             },

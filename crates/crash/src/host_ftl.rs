@@ -22,7 +22,7 @@ use flashweir_core::random::{RandomStream, mix};
 use flashweir_core::{Agenda, Command, Data, DeviceError, Done, Duration, Instant, Lba, Lpn, Op, Payload};
 use flashweir_device::{Device, Effect as DeviceEffect, Event, Media, Recovery, Torn, UNREADABLE};
 use flashweir_ftl::FlashGeometry;
-use flashweir_host::{Effect, HostFtl, HostFtlConfig, Input};
+use flashweir_host::{Effect, HostFtl, HostFtlConfig, Input, PlantedHostBug};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
@@ -156,9 +156,11 @@ struct Pair {
 
 impl Pair {
     fn new(spec: &WorldSpec, device: Device, is_fresh: bool) -> Self {
-        let config = HostFtlConfig {
-            planted: spec.planted.and_then(Bug::of_host),
-            ..host_ftl(&spec.config.name).expect("a tiny device below a host FTL")
+        let planted = spec.planted.and_then(Bug::of_host);
+        let repaired = host_ftl(&spec.config.name).expect("a tiny device below a host FTL");
+        let config = match planted {
+            Some(PlantedHostBug::PblkAsReleased | PlantedHostBug::QblkeAsReleased) => repaired.as_released(),
+            _ => HostFtlConfig { planted, ..repaired },
         };
         let geometry = device.geometry();
         let (flash, unit_bytes) = (FlashGeometry::clone(geometry), geometry.unit_bytes as usize);

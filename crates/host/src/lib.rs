@@ -27,7 +27,7 @@ pub use chain::Chain;
 pub use config::{CfqConfig, DeadlineConfig, Dispatch, Epochs, HostConfig, Scheduler, Wait};
 pub use ftl::{
     Costs, HostFtl, HostFtlConfig, HostFtlMetrics, Invalidation, Layout, Limits, Lines, PlantedHostBug,
-    Shared, WhenFull,
+    Sequence, Shared, Trims, WhenFull,
 };
 pub use layer::{Effect, Input, Layer, Offer};
 pub use metrics::{DepthSample, HostMetrics, Passage};

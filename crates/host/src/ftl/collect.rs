@@ -178,6 +178,8 @@ impl HostFtl {
     }
 
     fn push_copy(&mut self, ring: usize, seq: u64, change: Change, units: &[Lpn], place: Word) {
+        // A position says nothing about a version: the copy is the newest one that there is.
+        let seq = if self.orders_by_ring() { self.next_seq() } else { seq };
         let slot = self.rings[ring].slot(self.rings[ring].mem);
         let before = units.iter().map(|&lpn| {
             self.map.exchange(lpn, Word::Cached(slot));

@@ -39,6 +39,26 @@ pub enum Invalidation {
     AtAcceptance,
 }
 
+/// Whether a TRIM is written to the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Trims {
+    /// As a record among the data: it survives a power loss once it is durable.
+    Recorded,
+    /// Not at all, as in the released code (open-channel §8.10): old contents come back.
+    Forgotten,
+}
+
+/// What orders the versions of a unit in a recovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sequence {
+    /// One number over all rings and groups.
+    Device,
+    /// The position in a ring: versions that went through two rings have no order, as in the released code (open-channel §8.8).
+    Ring,
+}
+
 /// Configuration of a host FTL. [`Self::pblk`] and [`Self::qblke`] are the two assemblies.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -53,10 +73,16 @@ pub struct HostFtlConfig {
     pub limits: Limits,
     /// When old versions stop being valid.
     pub invalidation: Invalidation,
+    /// Whether a TRIM survives a power loss.
+    pub trims: Trims,
+    /// What orders the versions of a unit.
+    pub sequence: Sequence,
     /// Share of the blocks that the user does not see; 0.11 in the paper.
     pub over_provisioning: f64,
     /// Programs that one die has in flight at most: 1 in pblk, 8 in QBLKe.
     pub programs_per_die: u32,
+    /// Whether a group from which reads are served has one program in flight on each die (open-channel §7.7). QBLKe has this.
+    pub reads_first: bool,
     /// Time after which entries that do not fill a page are padded (open-channel §4.3).
     pub pad_after: Duration,
     /// Without a write for so long, GC is not limited.
@@ -95,8 +121,11 @@ impl HostFtlConfig {
             lines: Lines::Device,
             limits: Limits::Windows,
             invalidation: Invalidation::Deferred,
+            trims: Trims::Recorded,
+            sequence: Sequence::Device,
             over_provisioning: 0.11,
             programs_per_die: 1,
+            reads_first: false,
             pad_after: Duration::from_secs(2),
             user_active_for: Duration::from_secs(5),
             retry_after: Duration::from_micros(100),
@@ -117,11 +146,20 @@ impl HostFtlConfig {
             lines: Lines::Channel,
             limits: Limits::Scores,
             programs_per_die: 8,
+            reads_first: true,
             map: Shared::Apart,
             pool: Shared::Apart,
             full: WhenFull::Wait,
             ..Self::pblk()
         }
+    }
+
+    /// The same assembly as it was released. A power loss may cost it a unit that was written again, a TRIM, and the order of what went
+    /// through several rings (open-channel §8.13).
+    #[must_use]
+    pub fn as_released(self) -> Self {
+        let (invalidation, trims) = (Invalidation::AtAcceptance, Trims::Forgotten);
+        Self { invalidation, trims, sequence: Sequence::Ring, ..self }
     }
 }
 

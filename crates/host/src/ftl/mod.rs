@@ -21,7 +21,7 @@ mod state;
 mod target;
 mod threads;
 
-pub use config::{HostFtlConfig, Invalidation, Layout, Limits, Lines};
+pub use config::{HostFtlConfig, Invalidation, Layout, Limits, Lines, Sequence, Trims};
 pub use costs::{Costs, Shared, WhenFull};
 pub use metrics::HostFtlMetrics;
 pub use planted::PlantedHostBug;

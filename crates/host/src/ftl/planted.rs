@@ -15,8 +15,8 @@ pub enum PlantedHostBug {
     FlushMissesRing,
     /// End metadata counts although its checksum is wrong or its line another.
     TornEndTrusted,
-    /// Each group counts sequence numbers of its own.
-    SequencePerGroup,
+    /// Versions are recorded with their positions in their rings.
+    SequencePerRing,
     /// A deallocation is not written to the medium.
     TrimLost,
     /// The entries of a failed program are not written again.
@@ -27,22 +27,31 @@ pub enum PlantedHostBug {
     LineFreedTooEarly,
     /// Start metadata is not erased first, so that a line that is half erased looks whole.
     StartErasedLast,
+    /// A write with FUA that enters a ring in parts is answered after each of them.
+    FuaEndsTwice,
+    /// pblk as it was released.
+    PblkAsReleased,
+    /// QBLKe as it was released.
+    QblkeAsReleased,
 }
 
 impl PlantedHostBug {
     /// All bugs with their names.
-    pub const ALL: [(Self, &'static str); 12] = [
+    pub const ALL: [(Self, &'static str); 15] = [
         (Self::EarlyInvalidation, "host-early-invalidation"),
         (Self::PublishUnconditionally, "host-publish-unconditionally"),
         (Self::GcDropsNewer, "host-gc-drops-newer"),
         (Self::LineFreedUnderReader, "host-line-freed-under-reader"),
         (Self::FlushMissesRing, "host-flush-misses-ring"),
         (Self::TornEndTrusted, "host-torn-end-trusted"),
-        (Self::SequencePerGroup, "host-sequence-per-group"),
+        (Self::SequencePerRing, "host-sequence-per-ring"),
         (Self::TrimLost, "host-trim-lost"),
         (Self::FailedProgramForgotten, "host-failed-program-forgotten"),
         (Self::FuaAtAcceptance, "host-fua-at-acceptance"),
         (Self::LineFreedTooEarly, "host-line-freed-too-early"),
         (Self::StartErasedLast, "host-start-erased-last"),
+        (Self::FuaEndsTwice, "host-fua-ends-twice"),
+        (Self::PblkAsReleased, "host-pblk-as-released"),
+        (Self::QblkeAsReleased, "host-qblke-as-released"),
     ];
 }

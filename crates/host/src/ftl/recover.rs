@@ -241,6 +241,7 @@ impl Recovery {
                 }
             }
         }
+        ftl.first_seq = ftl.seq;
         for (&ppa, (seq, ranges)) in &self.trims {
             let number = ftl.lines.get(ftl.lines.line_of(ppa).0).age();
             for lpn in ranges.iter().flat_map(|&(first, count)| first..first.saturating_add(count)) {

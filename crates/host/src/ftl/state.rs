@@ -118,6 +118,8 @@ pub struct HostFtl {
     pub(super) limiter: Limiter,
     pub(super) trims: BTreeMap<Ppa, TrimRecord>,
     pub(super) seq: u64,
+    /// Number of the newest version that a recovery found.
+    pub(super) first_seq: u64,
     pub(super) queued: Vec<VecDeque<Queued>>,
     /// Ring that is tried when a submitter's own is full.
     pub(super) other_ring: usize,
@@ -131,6 +133,8 @@ pub struct HostFtl {
     pub(super) is_stalled: bool,
     /// Programs in flight on each die.
     pub(super) programs: Vec<u32>,
+    /// The slot of time in which each group last had a read of the user that missed the rings (open-channel §7.7).
+    pub(super) last_read: Vec<Option<u64>>,
     pub(super) collecting: Vec<Option<Collecting>>,
     pub(super) erasing: Vec<Erasing>,
     /// Group that the next program tries first.

@@ -14,7 +14,7 @@
 //!
 //! Deliberately absent: streams and barriers, SHARE, requests of parts of a mapping unit.
 
-use super::config::{HostFtlConfig, Invalidation, Layout, Limits};
+use super::config::{HostFtlConfig, Invalidation, Layout, Limits, Sequence, Trims};
 use super::costs::WhenFull;
 use super::lines::{LineId, LineState, Lines, MetaPage};
 use super::map::{HostMap, Slot, Word};
@@ -74,6 +74,7 @@ impl HostFtl {
             limiter,
             trims: BTreeMap::new(),
             seq: 0,
+            first_seq: 0,
             queued: vec![VecDeque::new(); rings],
             other_ring: 0,
             waiters: Vec::new(),
@@ -84,6 +85,7 @@ impl HostFtl {
             offered: None,
             is_stalled: false,
             programs: vec![0; layout.flash.dies() as usize],
+            last_read: vec![None; groups],
             collecting: vec![None; groups],
             erasing: Vec::new(),
             turn: 0,
@@ -521,6 +523,7 @@ impl HostFtl {
             lines.dedup();
             for &line in &lines {
                 self.lines.get_mut(line).readers += 1;
+                self.last_read[self.lines.group_of(line)] = Some(read_slot(self.now));
             }
             self.read(&ppas, Task::Read { token, at, lines });
         }
@@ -638,6 +641,9 @@ impl HostFtl {
             None => self.accept_trim(ring, first, units),
         }
         queued.done += units;
+        if queued.fua && queued.done < queued.units && self.has_planted(PlantedHostBug::FuaEndsTwice) {
+            self.wait(queued.token, vec![(ring, self.rings[ring].mem)], effects);
+        }
         // What is deallocated already may be so by a record in any ring.
         let all = 0..self.rings.len();
         let rings = if is_trim { all } else { ring..ring + 1 };
@@ -686,7 +692,7 @@ impl HostFtl {
     }
 
     fn accept_write(&mut self, ring: usize, lpn: Lpn, payload: Payload, tags: [Tag; 2]) {
-        let seq = self.next_seq(ring);
+        let seq = self.next_seq();
         let slot = self.rings[ring].slot(self.rings[ring].mem);
         let before = self.install(lpn, slot, seq);
         let (change, is_gc, state) = (Change::Write(payload), false, State::Filled);
@@ -695,7 +701,7 @@ impl HostFtl {
     }
 
     fn accept_trim(&mut self, ring: usize, first: u64, units: u64) {
-        let seq = self.next_seq(ring);
+        let seq = self.next_seq();
         let slot = self.rings[ring].slot(self.rings[ring].mem);
         let mut before = Vec::new();
         for lpn in (first..first + units).map(Lpn) {
@@ -714,7 +720,7 @@ impl HostFtl {
         if before.is_empty() {
             return self.forget_admission();
         }
-        if self.has_planted(PlantedHostBug::TrimLost) {
+        if self.config.trims == Trims::Forgotten || self.has_planted(PlantedHostBug::TrimLost) {
             for Before { lpn, place, .. } in before {
                 self.map.exchange(lpn, Word::Empty);
                 self.release(place);
@@ -732,12 +738,19 @@ impl HostFtl {
         }
     }
 
-    fn next_seq(&mut self, ring: usize) -> u64 {
+    pub(super) fn next_seq(&mut self) -> u64 {
         self.seq += 1;
-        match self.has_planted(PlantedHostBug::SequencePerGroup) {
-            true => self.rings[ring].mem + 1,
-            false => self.seq,
-        }
+        self.seq
+    }
+
+    /// The number by which a recovery orders an entry.
+    fn recorded_seq(&self, seq: u64, position: u64) -> u64 {
+        if self.orders_by_ring() { self.first_seq + position + 1 } else { seq }
+    }
+
+    /// Whether a recovery will know no order but that of a ring.
+    pub(super) fn orders_by_ring(&self) -> bool {
+        self.config.sequence == Sequence::Ring || self.has_planted(PlantedHostBug::SequencePerRing)
     }
 
     /// Makes the map name a slot that is about to be filled; returns the durable version, which stays valid until the slot's own is durable.
@@ -836,7 +849,8 @@ impl HostFtl {
             let Some(position) = self.rings[ring].take_pending() else { break };
             let entry = self.rings[ring].at(position);
             entry.state = State::Submitted;
-            let (record, payload) = entry.image(self.layout.unit_bytes);
+            let (mut record, payload) = entry.image(self.layout.unit_bytes);
+            record.seq = self.recorded_seq(record.seq, position);
             entries.push((position, ppa));
             records.push(record);
             data.push(payload);
@@ -889,7 +903,12 @@ impl HostFtl {
                 }
             }
             self.prepare(group);
-            let program = self.lines.take_pages(group, &self.programs, self.config.programs_per_die);
+            let is_read = |slot: u64| read_slot(self.now) - slot <= 1;
+            let limit = match self.last_read[group] {
+                Some(slot) if self.config.reads_first && is_read(slot) => 1,
+                _ => self.config.programs_per_die,
+            };
+            let program = self.lines.take_pages(group, &self.programs, limit);
             if let Some(program) = program {
                 self.turn = (group + 1) % groups;
                 let ppas = program.pages.into_iter().flat_map(|at| self.layout.flash.units_of(at));
@@ -1152,6 +1171,11 @@ impl HostFtl {
         let valid: u32 = self.lines.ids().map(|line| self.lines.get(line).valid).sum();
         assert_eq!(valid as usize, live.len(), "valid units and those that something names");
     }
+}
+
+/// Number of the slot of 100 ms in which a read counts; it counts in the next one, too.
+fn read_slot(now: Instant) -> u64 {
+    now.as_nanos() / 100_000_000
 }
 
 /// The units of a read's answer.
