@@ -16,7 +16,7 @@ const DEVICE: &[&str] =
 const FILES: &[&str] = &["crates/sim", "crates/fs"];
 
 /// Paths that each piece of evidence judges; a directory includes everything below it.
-const JUDGES: [(&str, &[&[&str]]); 13] = [
+const JUDGES: [(&str, &[&[&str]]); 14] = [
     ("claims-rflush", &[DEVICE, FILES, &["crates/workload", "crates/db", "crates/lab"]]),
     ("crash-devices", &[DEVICE]),
     ("crash-drawn", &[DEVICE]),
@@ -38,6 +38,7 @@ const JUDGES: [(&str, &[&[&str]]); 13] = [
     ("live-cuts", &[DEVICE, &["crates/sim", "crates/serve"]]),
     ("mqsim", &[&["crates/core", "crates/ftl", "crates/device", "crates/sim"]]),
     ("mutants", &[DEVICE, FILES, &["crates/db", "crates/sqlite", "xtask/src/mutants"]]),
+    ("smp-costs", &[&["crates/threads"]]),
     ("sqlite-cuts", &[DEVICE, FILES, &["crates/sqlite"]]),
     ("waf-theory", &[&["crates/core", "crates/ftl", "crates/device"]]),
 ];

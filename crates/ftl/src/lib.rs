@@ -5,6 +5,7 @@
 pub mod blocks;
 pub mod epochs;
 pub mod geometry;
+pub mod host_word;
 pub mod limiter;
 pub mod line_pages;
 pub mod log_page;

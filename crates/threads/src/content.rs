@@ -1,0 +1,75 @@
+//! The content of a unit of 4 KiB, as words that several threads may read and write at once.
+//!
+//! A reader copies a content without a lock and learns afterwards whether it was changed meanwhile. With plain bytes that race is
+//! undefined behaviour, whatever is done with the copy. With relaxed atomic words each word is some word that was written, the race is
+//! defined, and on processors of our time the loads and stores are the plain ones. A content of reference-counted memory would need an
+//! allocation for each write, and a count that all readers change.
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// Words of a unit. Models have two, enough to be torn.
+#[cfg(not(loom))]
+pub const WORDS: usize = 512;
+/// Words of a unit. Models have two, enough to be torn.
+#[cfg(loom)]
+pub const WORDS: usize = 2;
+
+/// Bytes of a unit.
+pub const UNIT_BYTES: usize = WORDS * 8;
+
+/// A unit on its way: in the memory of who writes or reads it.
+pub type Unit = [u64; WORDS];
+
+/// A unit that threads share.
+#[repr(align(4096))]
+pub struct Content([AtomicU64; WORDS]);
+
+impl std::fmt::Debug for Content {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Content").field(&self.0[0]).finish()
+    }
+}
+
+impl Default for Content {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl Content {
+    /// Copies a unit to here. It is visible to who acquires what the writer releases afterwards.
+    #[inline]
+    pub fn write(&self, unit: &Unit) {
+        for (to, from) in self.0.iter().zip(unit) {
+            to.store(*from, Ordering::Relaxed);
+        }
+    }
+
+    /// Copies the unit from here.
+    #[inline]
+    pub fn read(&self, unit: &mut Unit) {
+        for (to, from) in unit.iter_mut().zip(&self.0) {
+            *to = from.load(Ordering::Relaxed);
+        }
+    }
+
+    /// Copies the unit from another place.
+    #[inline]
+    pub fn copy(&self, from: &Self) {
+        for (to, from) in self.0.iter().zip(&from.0) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// A word of the unit.
+    #[inline]
+    pub fn word(&self, at: usize) -> u64 {
+        self.0[at].load(Ordering::Relaxed)
+    }
+
+    /// Sets a word of the unit.
+    #[inline]
+    pub fn set_word(&self, at: usize, word: u64) {
+        self.0[at].store(word, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,59 @@
+//! The map: one atomic word for each logical unit (open-channel §3), or plain words behind one lock, as pblk has them.
+//!
+//! Invariant: a word changes by exchange or by compare and swap; the loser of a race learns what stands there. A change is a release,
+//! a look is an acquire: who sees a place or a slot sees what was put there (open-channel §3.9).
+//!
+//! Deliberately absent: sequence numbers. They are in the slots of rings.
+
+use crate::spin::SpinLock;
+use crate::sync::{AtomicU64, Ordering};
+use flashweir_core::Lpn;
+use flashweir_ftl::host_word::{EMPTY, Word};
+
+/// The words.
+#[derive(Debug)]
+pub struct AtomicMap {
+    words: Box<[AtomicU64]>,
+    /// Held around each look and each change, if the assembly has a lock.
+    lock: Option<SpinLock<()>>,
+}
+
+impl AtomicMap {
+    /// A map of units that were never written; `is_locked` puts one lock around all of it.
+    pub fn new(units: u64, is_locked: bool) -> Self {
+        let words = (0..units).map(|_| AtomicU64::new(EMPTY)).collect();
+        Self { words, lock: is_locked.then(|| SpinLock::new(())) }
+    }
+
+    /// Number of logical units.
+    pub fn units(&self) -> u64 {
+        self.words.len() as u64
+    }
+
+    /// What stands in a word.
+    #[inline]
+    pub fn get(&self, lpn: Lpn) -> Word {
+        let _guard = self.lock.as_ref().map(SpinLock::lock);
+        Word::unpack(self.words[lpn.0 as usize].load(Ordering::Acquire))
+    }
+
+    /// Replaces a word; returns the old one.
+    #[inline]
+    pub fn exchange(&self, lpn: Lpn, word: Word) -> Word {
+        let _guard = self.lock.as_ref().map(SpinLock::lock);
+        Word::unpack(self.words[lpn.0 as usize].swap(word.pack(), Ordering::AcqRel))
+    }
+
+    /// Replaces a word if it is `old`.
+    ///
+    /// # Errors
+    /// The word that stands there instead.
+    #[inline]
+    pub fn replace(&self, lpn: Lpn, old: Word, new: Word) -> Result<(), Word> {
+        let _guard = self.lock.as_ref().map(SpinLock::lock);
+        self.words[lpn.0 as usize]
+            .compare_exchange(old.pack(), new.pack(), Ordering::AcqRel, Ordering::Acquire)
+            .map(drop)
+            .map_err(Word::unpack)
+    }
+}

@@ -1,0 +1,50 @@
+//! Atomics and waiting, of the standard library or, in models of interleavings, of loom.
+//!
+//! Place: every file of this crate takes them from here, so that the models run the code that runs.
+
+#[cfg(loom)]
+pub(crate) use loom::{
+    hint::spin_loop,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    thread::yield_now,
+};
+#[cfg(not(loom))]
+pub(crate) use std::{
+    hint::spin_loop,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    thread::yield_now,
+};
+
+/// A value that shares its cache lines with no other: two lines, because processors fetch them in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Alone<T>(pub(crate) T);
+
+impl<T> std::ops::Deref for Alone<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// Waiting for another thread: a little while on the CPU, then by giving it away.
+#[derive(Debug, Default)]
+pub(crate) struct Backoff {
+    turns: u32,
+}
+
+/// Turns that are waited through on the CPU. A hand-over between two CPUs takes fewer.
+const TURNS_ON_CPU: u32 = 256;
+
+impl Backoff {
+    /// Waits for one turn.
+    pub(crate) fn wait(&mut self) {
+        if cfg!(loom) || self.turns >= TURNS_ON_CPU {
+            yield_now();
+        } else {
+            self.turns += 1;
+            spin_loop();
+        }
+    }
+}
