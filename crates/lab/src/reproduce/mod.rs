@@ -10,6 +10,7 @@
 
 mod amf;
 mod barrier;
+mod qblke;
 mod rflush;
 mod share;
 mod study;
@@ -258,11 +259,12 @@ impl Claim {
 }
 
 /// Papers that can be reproduced: name, claims, studies.
-const PAPERS: [(&str, &str, &[Study]); 4] = [
+const PAPERS: [(&str, &str, &[Study]); 5] = [
     ("rflush", include_str!("../../claims/rflush.toml"), rflush::STUDIES),
     ("barrier", include_str!("../../claims/barrier.toml"), barrier::STUDIES),
     ("share", include_str!("../../claims/share.toml"), share::STUDIES),
     ("amf", include_str!("../../claims/amf.toml"), amf::STUDIES),
+    ("qblke", include_str!("../../claims/qblke.toml"), qblke::STUDIES),
 ];
 
 /// Names of the papers.
