@@ -12,7 +12,9 @@ use flashweir_device::config::{
 use flashweir_device::geometry::Geometry;
 use flashweir_device::presets;
 use flashweir_fs::Kind;
-use flashweir_lab::scenario::{Fault, Scenario, read_device};
+use flashweir_host::HostFtlConfig;
+use flashweir_lab::scenario::{Fault, Scenario, read_device, read_devices, read_host_ftl};
+use flashweir_sim::host_ftl::check_host_ftl;
 use flashweir_workload::spelling::nearest;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -65,7 +67,7 @@ pub(crate) fn resolve(devices: &[String], set: &[String]) -> Outcome<Vec<DeviceC
             )));
         }
     }
-    let mut text = String::from("name = \"command line\"\n");
+    let mut text = String::new();
     for device in devices {
         let key = if presets::text(device).is_some() { "preset" } else { "file" };
         if key == "file" && !looks_like_file(device) {
@@ -73,8 +75,6 @@ pub(crate) fn resolve(devices: &[String], set: &[String]) -> Outcome<Vec<DeviceC
         }
         let _ = writeln!(text, "[[device]]\n{key} = {}", toml::Value::String(device.clone()));
     }
-    // A scenario needs a workload; this one fits on every device, and is never run.
-    text.push_str("[[workload]]\nfio_inline = \"[none]\\nbs=512\\nsize=512\\n\"\n");
     let overrides: Vec<String> = set
         .iter()
         .map(|change| match change.starts_with("device.") {
@@ -83,7 +83,7 @@ pub(crate) fn resolve(devices: &[String], set: &[String]) -> Outcome<Vec<DeviceC
         })
         .collect();
     let read = |path: &Path| std::fs::read_to_string(path).map_err(|error| error.to_string());
-    let scenario = Scenario::parse("", &text, &overrides, &read).map_err(|error| {
+    read_devices(&text, &overrides, &read).map_err(|error| {
         let inside = if error.file.is_empty() { String::new() } else { format!("{}: ", error.file) };
         Failure::Usage(match *error.fault {
             Fault::Syntax { line, message } => format!("{}:{line}: {message}", error.file),
@@ -95,8 +95,41 @@ pub(crate) fn resolve(devices: &[String], set: &[String]) -> Outcome<Vec<DeviceC
             Fault::Invalid { place, reason } if place == "the scenario" => reason,
             fault => format!("{inside}{fault}"),
         })
-    })?;
-    Ok(scenario.devices)
+    })
+}
+
+/// The host FTL of an option above each of these devices: above every open channel, and above no other. Without the option a device on
+/// which no job can run is refused.
+pub(crate) fn host_ftls(
+    option: Option<&str>,
+    devices: &[DeviceConfig],
+) -> Outcome<Vec<Option<HostFtlConfig>>> {
+    let config = option.map(|text| read_host_ftl("--host-ftl", text)).transpose().map_err(Failure::usage)?;
+    let above = |device: &DeviceConfig| match (&config, device.firmware) {
+        (Some(config), FirmwareKind::OpenChannel) => {
+            let checked = check_host_ftl(config, device);
+            checked.map_err(|reason| Failure::Usage(reason.replace("host_ftl.", "--host-ftl ")))?;
+            Ok(Some(config.clone()))
+        }
+        _ => Ok(None),
+    };
+    let all = devices.iter().map(above).collect::<Outcome<Vec<_>>>()?;
+    if config.is_some() && all.iter().all(Option::is_none) {
+        return Err(Failure::Usage(
+            "--host-ftl needs a device with an open channel: expected one, as in --device qblke".into(),
+        ));
+    }
+    Ok(all)
+}
+
+/// Refuses what follows requests in time where a host FTL cuts them into others.
+pub(crate) fn refuse_host_ftls(scenario: &Scenario, what: &str) -> Outcome {
+    let channel = scenario.devices.iter().find(|device| device.firmware == FirmwareKind::OpenChannel);
+    let Some(device) = channel else { return Ok(()) };
+    Err(Failure::Usage(format!(
+        "{what} follows no request through a host FTL, which {} needs: expected a device with pages, such as qblke-page",
+        device.name
+    )))
 }
 
 fn looks_like_file(name: &str) -> bool {

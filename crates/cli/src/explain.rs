@@ -6,7 +6,7 @@
 //! Invariants: the rows of a table add up to its latency, and the indented ones to the row above them; rows that are small everywhere are
 //! combined, not left out.
 
-use crate::devices::resolve;
+use crate::devices::{refuse_host_ftls, resolve};
 use crate::error::{Failure, Outcome, say, unreadable};
 use crate::json;
 use crate::options::{PatternArg, PreconditionArg, ResultArgs, default_precondition};
@@ -122,7 +122,9 @@ pub(crate) fn command(args: &ExplainArgs, cancel: &AtomicBool) -> Outcome {
     if let Some(path) = &args.results.out {
         check(path)?;
     }
-    let experiment = Experiment::new(scenario(args)?).map_err(Failure::usage)?;
+    let scenario = scenario(args)?;
+    refuse_host_ftls(&scenario, "weir explain")?;
+    let experiment = Experiment::new(scenario).map_err(Failure::usage)?;
     let cells = experiment.cells().len();
     if args.request.is_some() && cells != 1 {
         return Err(Failure::Usage(format!(
@@ -220,6 +222,7 @@ fn scenario(args: &ExplainArgs) -> Outcome<Scenario> {
         precondition,
         track_contents: false,
         block_layer: block_layer.transpose().map_err(Failure::usage)?,
+        host_ftls: Vec::new(),
         devices,
         workloads: vec![WorkloadConfig { name, source: Source::Fio { file, text } }],
     })

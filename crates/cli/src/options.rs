@@ -144,6 +144,9 @@ pub(crate) struct DeviceArgs {
     /// deadline,depth=8
     #[arg(long, value_name = "SCHEDULER,KEY=VALUE", help_heading = "Host")]
     pub(crate) block_layer: Option<String>,
+    /// Put a host FTL above each device with an open channel: an assembly (pblk or qblke), and keys behind it, as in qblke,rings=4
+    #[arg(long, value_name = "ASSEMBLY,KEY=VALUE", help_heading = "Host")]
+    pub(crate) host_ftl: Option<String>,
     #[command(flatten)]
     pub(crate) shape: ShapeArgs<FioOutput>,
     #[command(flatten)]
@@ -211,6 +214,7 @@ impl PatternArg {
   weir fio job.fio --device sata-mlc --overwrite 2                  a device that has been in use
   weir fio job.fio --device sata-mlc --output json --out fio.json        for fio-plot
   weir fio job.fio --device sata-mlc --report figures.html
+  weir fio job.fio --device qblke --host-ftl qblke,rings=4          a host FTL above an open channel
 
 The device is full before the job starts, as fio's files are laid out before it reads them. Job files are fio's own: \
 sections, [global], stonewall, numjobs, runtime and so on; what has no meaning on a simulated device is warned about.")]

@@ -1,6 +1,6 @@
 //! `weir run`, `weir fio` and `weir replay`: three ways to an experiment, and what is shown of it.
 
-use crate::devices::resolve;
+use crate::devices::{host_ftls, refuse_host_ftls, resolve};
 use crate::error::{Failure, Failures, Outcome, say, unreadable};
 use crate::json::{self, Kind};
 use crate::options::{Common, DeviceArgs, FioArgs, FioOutput, ReplayArgs, RunArgs, RunOutput};
@@ -9,12 +9,14 @@ use crate::output::{check, print_or_write, stopped, width, write};
 use crate::perfetto::TimelineFile;
 use crate::progress::{Cost, Watch};
 use crate::report;
+use flashweir_host::{HostFtlConfig, Limits, Lines};
 use flashweir_lab::experiment::{self, Experiment};
 use flashweir_lab::results::{Grouping, device_table, fio_json, job_table, write_csv};
 use flashweir_lab::scenario::{Fault, Scenario, Source, WorkloadConfig, read_block_layer};
 use flashweir_sim::measure::{RunResult, log_files};
 use flashweir_sim::precondition::Mode;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -92,6 +94,7 @@ fn on_devices(args: &DeviceArgs, name: String, source: Source, cancel: &AtomicBo
         precondition,
         track_contents: false,
         block_layer: block_layer.transpose().map_err(Failure::usage)?,
+        host_ftls: host_ftls(args.host_ftl.as_deref(), &devices)?,
         devices,
         workloads: vec![WorkloadConfig { name, source }],
     };
@@ -115,6 +118,9 @@ fn execute(scenario: Scenario, shape: Shape, common: &Common, cancel: &AtomicBoo
                 "{option} cannot be {path}: {other} is that file: expected another"
             )));
         }
+    }
+    if common.trace.perfetto.is_some() {
+        refuse_host_ftls(&scenario, "--perfetto")?;
     }
     let mut experiment = Experiment::new(scenario).map_err(Failure::usage)?;
     if common.report.is_some() {
@@ -238,7 +244,24 @@ fn state(scenario: &Scenario) -> String {
     };
     let scheduler = scenario.block_layer.as_ref().map(|layer| layer.scheduler.name());
     let host = scheduler.map_or(String::new(), |name| format!("; a block layer, scheduler {name}"));
-    format!("{before}; {seeds}{host}")
+    let ftls = scenario.host_ftls.iter().flatten().map(host_ftl_name);
+    let ftls: Vec<String> = ftls.collect::<BTreeSet<_>>().into_iter().collect();
+    let ftl = if ftls.is_empty() { String::new() } else { format!("; host FTLs: {}", ftls.join(", ")) };
+    format!("{before}; {seeds}{host}{ftl}")
+}
+
+/// A host FTL by what sets the assemblies apart.
+fn host_ftl_name(config: &HostFtlConfig) -> String {
+    let lines = match config.lines {
+        Lines::Device => "lines of the device",
+        Lines::Channel => "lines of a channel",
+    };
+    let limits = match config.limits {
+        Limits::Windows => "windows",
+        Limits::Scores => "scores",
+    };
+    let rings = config.rings;
+    format!("{rings} {}, {lines}, {limits}", if rings == 1 { "ring" } else { "rings" })
 }
 
 /// How fast the simulator was; the only place where the wall clock shows.

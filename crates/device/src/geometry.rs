@@ -251,6 +251,17 @@ impl Geometry {
         self.open.chunks / self.blocks_per_plane
     }
 
+    /// The flash as its host sees it: a chunk is a block, and the smallest write is a page, so that addresses of units are those of the
+    /// open channel (open-channel §6.7).
+    pub fn open_flash(&self) -> FlashGeometry {
+        let write_pages = self.open.write_pages;
+        self.flash.seen_as(
+            self.planes_per_die() / self.open.planes,
+            self.open.pages / write_pages,
+            self.units_per_page * write_pages,
+        )
+    }
+
     /// Units of a chunk.
     #[inline]
     pub fn chunk_units(&self) -> u32 {

@@ -274,7 +274,11 @@ impl DeviceConfig {
     pub fn check_jobs(&self) -> Result<(), String> {
         match self.firmware {
             FirmwareKind::Page | FirmwareKind::Append | FirmwareKind::PageAndAppend => Ok(()),
-            FirmwareKind::OpenChannel => self.check_page_namespace(),
+            FirmwareKind::OpenChannel => self.check_page_namespace().map_err(|reason| {
+                format!(
+                    "{reason}, or a host FTL above it: --host-ftl pblk or qblke, or [host_ftl] in a scenario"
+                )
+            }),
         }
     }
 

@@ -92,6 +92,23 @@ impl FlashGeometry {
         }
     }
 
+    /// The same array with these counts, as a host sees it that addresses `planes_per_die` blocks of a die by themselves and takes several
+    /// pages for one.
+    #[must_use]
+    pub fn seen_as(&self, planes_per_die: u32, pages_per_block: u32, units_per_page: u32) -> Self {
+        let [channels, chips_per_channel, dies_per_chip, _] = self.counts;
+        Self::new(FlashCounts {
+            channels,
+            chips_per_channel,
+            dies_per_chip,
+            planes_per_die,
+            blocks_per_plane: self.blocks_per_plane,
+            pages_per_block,
+            units_per_page,
+            die_interleaving: self.die_interleaving,
+        })
+    }
+
     /// Number of planes.
     pub fn planes(&self) -> u32 {
         self.planes

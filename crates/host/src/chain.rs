@@ -102,6 +102,12 @@ impl Chain {
         self.stages.iter_mut().find_map(|stage| (&mut *stage.layer as &mut dyn Any).downcast_mut())
     }
 
+    /// Takes the last layer out of the chain, which is not used any more. Panics if it is of another type (a bug of the caller).
+    pub fn into_last<L: Layer>(mut self) -> L {
+        let last: Box<dyn Any> = self.stages.pop().expect("a chain with a layer").layer;
+        *last.downcast().expect("a layer of this type")
+    }
+
     /// Handles an input, as [`Layer::handle`] does. Panics if there is no layer, or if an offer has not been answered
     /// (bugs of the caller).
     pub fn handle(&mut self, now: Instant, input: Input, effects: &mut Vec<Effect>) {

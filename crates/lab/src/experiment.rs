@@ -23,6 +23,7 @@ use flashweir_device::config::{DeviceConfig, FirmwareKind};
 use flashweir_device::geometry::Geometry;
 use flashweir_device::{Device, DeviceOptions};
 use flashweir_sim::check_block_layer;
+use flashweir_sim::host_ftl::{Disk, capacity_lbas, check_above, check_host_ftl};
 use flashweir_sim::measure::{IoLog, RunResult};
 use flashweir_sim::precondition::Mode;
 use flashweir_sim::request::Kind;
@@ -79,6 +80,13 @@ pub enum ExperimentError {
         /// The fault.
         reason: String,
     },
+    /// A device on which no job can run, or a host FTL that does not fit it or the workload.
+    HostFtl {
+        /// Name of the device, if there are several.
+        device: Option<String>,
+        /// The fault.
+        reason: String,
+    },
     /// A block layer that does not fit a device.
     BlockLayer {
         /// Name of the device, if there are several.
@@ -97,11 +105,13 @@ impl fmt::Display for ExperimentError {
             Self::Fio { device: None, error } => error.fmt(f),
             Self::Replay { device: None, error } => error.fmt(f),
             Self::BlockLayer { device: Some(device), reason }
+            | Self::HostFtl { device: Some(device), reason }
             | Self::Share { device: Some(device), reason }
             | Self::Segments { device: Some(device), reason } => {
                 write!(f, "{reason} (on device {device})")
             }
             Self::BlockLayer { device: None, reason }
+            | Self::HostFtl { device: None, reason }
             | Self::Share { device: None, reason }
             | Self::Segments { device: None, reason } => f.write_str(reason),
         }
@@ -221,22 +231,28 @@ impl Experiment {
         let mut warnings = Vec::new();
         let state = &scenario.precondition;
         let fill = if state.mode == Mode::None { 0.0 } else { state.fill };
-        for device in &scenario.devices {
-            check_segments(device, &scenario).map_err(|reason| ExperimentError::Segments {
-                device: (scenario.devices.len() > 1).then(|| device.name.clone()),
-                reason,
-            })?;
+        for (at, device) in scenario.devices.iter().enumerate() {
+            let name = || (scenario.devices.len() > 1).then(|| device.name.clone());
+            check_segments(device, &scenario)
+                .map_err(|reason| ExperimentError::Segments { device: name(), reason })?;
+            let host_ftl = scenario.host_ftl(at);
+            let checked = match host_ftl {
+                Some(ftl) => check_host_ftl(ftl, device).map(|_| ()),
+                None => device.check_jobs(),
+            };
+            checked.map_err(|reason| ExperimentError::HostFtl { device: name(), reason })?;
             let problem = device.collection_never_stops(fill);
             warnings.extend(problem.map(|problem| format!("{}: {problem}", device.name)));
             if let Some(layer) = &scenario.block_layer {
-                let device_name = (scenario.devices.len() > 1).then(|| device.name.clone());
-                check_block_layer(layer, &device.link)
-                    .map_err(|reason| ExperimentError::BlockLayer { device: device_name, reason })?;
+                let checked = check_block_layer(layer, &device.link);
+                checked
+                    .and_then(|()| host_ftl.map_or(Ok(()), |_| check_above(layer)))
+                    .map_err(|reason| ExperimentError::BlockLayer { device: name(), reason })?;
             }
         }
         let mut plans = Vec::new();
         for workload in &scenario.workloads {
-            plans.push(plan(&workload.source, &scenario.devices, &mut warnings)?);
+            plans.push(plan(&workload.source, &scenario, &mut warnings)?);
         }
         let cells = scenario.runs().collect();
         Ok(Self { scenario, cells, plans, warnings, keeps_courses: false })
@@ -317,13 +333,13 @@ impl Experiment {
             let finished = match task {
                 Task::Prepare { group, cell } => {
                     let ready = board.preparing(group);
-                    let device = self.prepare(cell, cancel, observe);
-                    let finished = device.is_some();
-                    ready.finish(device);
+                    let disk = self.prepare(cell, cancel, observe);
+                    let finished = disk.is_some();
+                    ready.finish(disk);
                     finished
                 }
-                Task::Run { cell, device } => {
-                    let outcome = self.run_cell(cell, *device, cancel, observe, wanted(cell));
+                Task::Run { cell, disk } => {
+                    let outcome = self.run_cell(cell, *disk, cancel, observe, wanted(cell));
                     let finished = !outcome.0.stopped;
                     *outcomes[cell].lock().expect("a cell has one worker") = Some(outcome);
                     finished
@@ -335,22 +351,23 @@ impl Experiment {
         }
     }
 
-    /// Returns the preconditioned device on which the workload of a cell begins; `None` if cancelled.
+    /// Returns the preconditioned disk on which the workload of a cell begins; `None` if cancelled.
     fn prepare(
         &self,
         cell: usize,
         cancel: &AtomicBool,
         observe: &(dyn Fn(Report) + Sync),
-    ) -> Option<Box<Device>> {
+    ) -> Option<Box<Disk>> {
         let Run { device, seed, .. } = self.cells[cell];
         observe(Report { cell, stage: Stage::Preparing, fraction: Some(0.0) });
         let options = DeviceOptions { seed, track_contents: self.tracks_contents(), planted: None };
-        let device = Device::new(self.scenario.devices[device].clone(), options);
-        let (device, finished) = self.scenario.precondition.apply(device, seed, |fraction| {
+        let below = Device::new(self.scenario.devices[device].clone(), options);
+        let disk = Disk::new(below, self.scenario.host_ftl(device));
+        let (disk, finished) = self.scenario.precondition.apply_to(disk, seed, |fraction| {
             observe(Report { cell, stage: Stage::Preparing, fraction: Some(fraction) });
             !cancel.load(Ordering::Relaxed)
         });
-        (finished && !cancel.load(Ordering::Relaxed)).then(|| Box::new(device))
+        (finished && !cancel.load(Ordering::Relaxed)).then(|| Box::new(disk))
     }
 
     /// Whether devices store contents: if the scenario says so, or if a job verifies what it wrote.
@@ -366,7 +383,7 @@ impl Experiment {
     fn run_cell(
         &self,
         cell: usize,
-        device: Device,
+        disk: Disk,
         cancel: &AtomicBool,
         observe: &(dyn Fn(Report) + Sync),
         Wanted { perfetto, ledger }: Wanted,
@@ -376,10 +393,7 @@ impl Experiment {
         let (jobs, extent) = (plan.jobs(run.seed), plan.extent());
         let report = |stage, fraction| observe(Report { cell, stage, fraction });
         report(Stage::Running, Some(0.0));
-        let mut world = match &self.scenario.block_layer {
-            Some(layer) => World::with_block_layer(device, jobs, plan.interval(), layer.clone()),
-            None => World::new(device, jobs, plan.interval()),
-        };
+        let mut world = World::above(disk, self.scenario.block_layer.clone(), jobs, plan.interval());
         if perfetto.is_some() || ledger.is_some() {
             world.trace(|device| Timeline::new(device, perfetto, ledger));
         }
@@ -405,9 +419,10 @@ impl Experiment {
 /// Fits a workload to each device.
 fn plan(
     source: &Source,
-    devices: &[DeviceConfig],
+    scenario: &Scenario,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Plan>, ExperimentError> {
+    let devices = &scenario.devices;
     let mut warn = |lines: Vec<String>| {
         // Most warnings are the same for every device.
         for line in lines {
@@ -417,15 +432,20 @@ fn plan(
         }
     };
     let name = |device: &DeviceConfig| (devices.len() > 1).then(|| device.name.clone());
-    let capacities = devices.iter().map(|device| (device, Geometry::new(device).capacity_lbas()));
+    let capacities = devices.iter().enumerate().map(|(at, device)| {
+        let ftl = scenario.host_ftl(at);
+        let capacity = capacity_lbas(device, ftl).expect("it was checked");
+        (device, ftl.map(|_| Geometry::new(device).lbas_per_unit), capacity)
+    });
     match source {
         Source::Fio { file, text } => capacities
-            .map(|(device, blocks)| {
+            .map(|(device, whole, blocks)| {
                 let jobs = parse_job_file(file, text, Bytes(blocks * LBA_BYTES))
                     .map_err(|error| ExperimentError::Fio { device: name(device), error })?;
                 warn(jobs.warnings);
                 let fault = |spec: &JobSpec| {
                     misplaced(spec, device)
+                        .or_else(|| whole.and_then(|unit| in_parts(spec, unit)))
                         .or_else(|| unverifiable(spec, device))
                         .or_else(|| unshareable(spec, device))
                 };
@@ -441,7 +461,7 @@ fn plan(
             let trace = Arc::new(Trace::open(file, read).map_err(ExperimentError::Trace)?);
             warn(trace.warnings());
             capacities
-                .map(|(device, capacity_blocks)| {
+                .map(|(device, whole, capacity_blocks)| {
                     let trace = Arc::clone(&trace);
                     let fitted = match device.firmware {
                         FirmwareKind::Append => {
@@ -453,6 +473,9 @@ fn plan(
                         fitted.map_err(|error| ExperimentError::Replay { device: name(device), error })?;
                     remaps(&trace, device)
                         .map_err(|reason| ExperimentError::Share { device: name(device), reason })?;
+                    whole
+                        .map_or(Ok(()), |unit| trace_in_parts(&trace, unit))
+                        .map_err(|reason| ExperimentError::HostFtl { device: name(device), reason })?;
                     Ok(Plan::Trace { trace, config: replay.clone(), replay: Box::new(fitted) })
                 })
                 .collect()
@@ -543,6 +566,38 @@ fn unverifiable(spec: &JobSpec, device: &DeviceConfig) -> Option<Fault> {
             Bytes(unit * LBA_BYTES)
         ),
     })
+}
+
+/// Reason why this job cannot run above a host FTL, if any: it writes whole mapping units of so many sectors.
+fn in_parts(spec: &JobSpec, unit: u64) -> Option<Fault> {
+    let write = Direction::Write as usize;
+    let places = [u64::from(spec.align_blocks[write]), spec.region.first.0];
+    let is_whole =
+        spec.sizes[write].are_multiples_of(unit) && places.iter().all(|blocks| blocks.is_multiple_of(unit));
+    (spec.mix.uses(Direction::Write) && !is_whole).then(|| Fault::Conflict {
+        section: spec.name.clone(),
+        reason: format!(
+            "a host FTL takes whole mapping units: expected writes that are multiples of {} in size and place",
+            Bytes(unit * LBA_BYTES)
+        ),
+    })
+}
+
+/// The same for a trace.
+fn trace_in_parts(trace: &Trace, unit: u64) -> Result<(), String> {
+    let is_part =
+        |lba: u64, blocks: u32| !(lba.is_multiple_of(unit) && u64::from(blocks).is_multiple_of(unit));
+    let mut writes =
+        trace.records().iter().filter(|record| matches!(record.kind, Kind::Write | Kind::WriteZeroes));
+    let Some(part) = writes.find(|record| is_part(record.lba.0, record.blocks)) else { return Ok(()) };
+    Err(format!(
+        "{}: a host FTL takes whole mapping units: expected writes that are multiples of {} in size and place, and there is one of {} \
+         sectors at sector {}",
+        trace.file(),
+        Bytes(unit * LBA_BYTES),
+        part.blocks,
+        part.lba.0
+    ))
 }
 
 /// Most sectors of one SHARE of a device; the error is the sentence that says what the device lacks.

@@ -17,12 +17,13 @@
 //!
 //! Deliberately absent: clocks, and the use that a host makes of an answer.
 
+use crate::host_ftl::Disk;
 use crate::request::Kind;
 use crate::timeline::{Asked, Findings, Timeline};
 use flashweir_core::random::mix;
 use flashweir_core::{Agenda, Command, CommandId, DeviceError, Done, Instant, Lba, Link, Lpn, Op};
 use flashweir_device::{Device, Effect, Event, Media, Torn};
-use flashweir_host::{BlockLayer, Chain, Dispatch, Effect as Said, HostConfig, Input};
+use flashweir_host::{BlockLayer, Chain, Dispatch, Effect as Said, HostConfig, HostFtl, Input};
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
 
@@ -247,10 +248,16 @@ impl<O: Own> Engine<O> {
         self.hash
     }
 
+    /// The host FTL, if there is one.
+    pub(crate) fn host_ftl(&self) -> Option<&HostFtl> {
+        self.layers.all().next()
+    }
+
     /// Traces all following events with the timeline that `make` returns; no command may be in flight, and the only layer,
     /// if there is one, is a block layer.
     pub(crate) fn trace(&mut self, make: impl FnOnce(&mut Device) -> Timeline) {
         assert_eq!(self.in_flight(), 0, "a time line begins between commands");
+        assert!(self.host_ftl().is_none(), "a time line follows requests through a block layer at most");
         if let Some(layer) = self.layers.find_mut::<BlockLayer>() {
             layer.keep_passages();
         }
@@ -571,15 +578,21 @@ impl<O: Own> Engine<O> {
         self.device
     }
 
-    /// Lets the device finish its own work and resets its clock; no command is in flight.
-    pub(crate) fn settle(mut self) -> Device {
-        while let Some((now, moment)) = self.agenda.pop() {
-            if let Moment::Device(_) = moment {
+    /// Lets the device, and a host FTL above it, finish their own work and resets their clocks; no command of the host is under way.
+    pub(crate) fn settle(mut self) -> Disk {
+        while let Some((now, moment)) = self.pop() {
+            if !matches!(moment, Moment::Own(_)) {
                 self.happen(now, moment, &mut ());
+                self.deliver(now, &mut ());
             }
         }
         self.device.reset_clock();
-        self.device
+        let host_ftl = self.host_ftl().is_some().then(|| {
+            let mut ftl: HostFtl = self.layers.into_last();
+            ftl.reset_clock();
+            Box::new(ftl)
+        });
+        Disk { device: self.device, host_ftl }
     }
 }
 

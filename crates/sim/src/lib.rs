@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod engine;
+pub mod host_ftl;
 pub mod live;
 pub mod measure;
 pub mod model_port;

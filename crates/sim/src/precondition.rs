@@ -4,6 +4,7 @@
 //! sends the same writes through link, buffer and NAND. Both leave the same kind of state; a test compares their write
 //! amplification.
 
+use crate::host_ftl::Disk;
 use crate::request::{Kind, Request};
 use crate::workload::{Step, Workload};
 use crate::world::{JobSetup, World};
@@ -12,6 +13,9 @@ use flashweir_core::random::RandomStream;
 use flashweir_core::{Duration, Instant, Lba, Lpn, Payload};
 use flashweir_device::{Device, FastForward};
 use serde::{Deserialize, Serialize};
+
+/// Units of a write that fills a disk with a host FTL.
+const FILL_UNITS: u32 = 32;
 
 /// Method of preconditioning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,6 +84,22 @@ impl Precondition {
         }
     }
 
+    /// The same for a disk. A host FTL gets its state by writes in virtual time in both modes, since it has no other way to one.
+    pub fn apply_to(&self, disk: Disk, seed: u64, progress: impl FnMut(f64) -> bool) -> (Disk, bool) {
+        match &disk.host_ftl {
+            None => {
+                let (device, finished) = self.apply(disk.device, seed, progress);
+                (device.into(), finished)
+            }
+            Some(_) if self.mode == Mode::None => (disk, true),
+            Some(ftl) => {
+                let units = ftl.layout().user_units;
+                // Large writes while they are in order cost few events.
+                self.through(disk, units, FILL_UNITS, seed, progress)
+            }
+        }
+    }
+
     fn writes(&self, units: u64, seed: u64) -> Writes {
         let filled = ((units as f64 * self.fill) as u64).min(units);
         let total = filled + (filled as f64 * self.overwrite) as u64;
@@ -113,16 +133,32 @@ impl Precondition {
         (device, finished)
     }
 
-    fn by_writing(&self, device: Device, seed: u64, mut progress: impl FnMut(f64) -> bool) -> (Device, bool) {
-        let geometry = device.geometry();
-        let writes = self.writes(geometry.user_units, seed);
+    fn by_writing(&self, device: Device, seed: u64, progress: impl FnMut(f64) -> bool) -> (Device, bool) {
+        let units = device.geometry().user_units;
+        let (disk, finished) = self.through(device.into(), units, 1, seed, progress);
+        (disk.device, finished)
+    }
+
+    /// Writes through the link, where those in order have up to `run` units.
+    fn through(
+        &self,
+        disk: Disk,
+        units: u64,
+        run: u32,
+        seed: u64,
+        mut progress: impl FnMut(f64) -> bool,
+    ) -> (Disk, bool) {
+        let geometry = disk.device.geometry();
+        let writes = self.writes(units, seed);
         let total = writes.total;
         let depth = geometry.stations() * 4;
         let blocks = geometry.lbas_per_unit as u32;
-        let workload = Ageing { writes, blocks, depth, in_flight: 0 };
+        let workload = Ageing { writes, blocks, run, depth, in_flight: 0 };
         let setup = JobSetup { stats: false, ..JobSetup::new("ageing", workload) };
-        let mut world = World::new(device, vec![setup], Duration::from_secs(1));
-        let finished = world.run(|p| progress(p.requests as f64 / total.max(1) as f64));
+        let mut world = World::above(disk, None, vec![setup], Duration::from_secs(1));
+        let per_request = f64::from(run);
+        let finished =
+            world.run(|p| progress((p.requests as f64 * per_request / total.max(1) as f64).min(1.0)));
         (world.settle(), finished)
     }
 }
@@ -155,10 +191,23 @@ impl Iterator for Writes {
     }
 }
 
+impl Writes {
+    /// The next write: its first unit, and how many follow each other, at most `run`.
+    fn next_run(&mut self, run: u32) -> Option<(Lpn, u32)> {
+        let first = self.next()?;
+        let in_order = self.filled.saturating_sub(self.next);
+        let more = in_order.min(u64::from(run) - 1);
+        self.next += more;
+        Some((first, 1 + more as u32))
+    }
+}
+
 #[derive(Debug)]
 struct Ageing {
     writes: Writes,
     blocks: u32,
+    /// Units of a write at most.
+    run: u32,
     depth: u32,
     in_flight: u32,
 }
@@ -168,14 +217,14 @@ impl Workload for Ageing {
         if self.in_flight == self.depth {
             return Step::Blocked;
         }
-        match self.writes.next() {
+        match self.writes.next_run(self.run) {
             None => Step::Done,
-            Some(lpn) => {
+            Some((lpn, units)) => {
                 self.in_flight += 1;
                 Step::Submit(Request {
                     kind: Kind::Write,
                     lba: Lba(lpn.0 * u64::from(self.blocks)),
-                    blocks: self.blocks,
+                    blocks: units * self.blocks,
                     source: Lba(0),
                     fua: false,
                     handle: Handle(0),

@@ -10,6 +10,7 @@
 //! merged.
 
 use crate::engine::{self, Engine, Happened, Host, Own, block_layer};
+use crate::host_ftl::{Disk, seen_above};
 use crate::measure::{DeviceTotals, IoLog, MetricValue, Recorder, RunResult, Sampler, Snapshot, TraceHash};
 use crate::request::{Kind, Request};
 use crate::timeline::{Findings, Timeline};
@@ -19,7 +20,7 @@ use flashweir_core::random::mix;
 use flashweir_core::{Command, Data, Duration, Instant, Lba, Lpn, Op};
 use flashweir_device::config::FirmwareKind;
 use flashweir_device::{Device, DeviceMetrics, HandleCounts, NandMetrics};
-use flashweir_host::{BlockLayer, Chain, HostConfig};
+use flashweir_host::{BlockLayer, Chain, HostConfig, HostFtl, HostFtlMetrics};
 use std::collections::BTreeMap;
 
 /// One job of a world.
@@ -212,6 +213,7 @@ pub struct World {
     baseline: DeviceMetrics,
     nand_baseline: NandMetrics,
     handles_baseline: Vec<HandleCounts>,
+    ftl_baseline: HostFtlMetrics,
     sampler: Option<Box<Sampler>>,
     /// Time of the next sample.
     sample_at: Instant,
@@ -238,8 +240,21 @@ impl World {
         Self::on(device, layers, jobs, interval)
     }
 
+    /// Makes a world above a disk, which may have a host FTL, with a block layer on top if one is configured. Panics if that is not
+    /// valid there.
+    pub fn above(
+        disk: Disk,
+        block_layer: Option<HostConfig>,
+        jobs: Vec<JobSetup>,
+        interval: Duration,
+    ) -> Self {
+        let (device, layers) = disk.into_layers(block_layer);
+        Self::on(device, layers, jobs, interval)
+    }
+
     fn on(device: Device, layers: Chain, jobs: Vec<JobSetup>, interval: Duration) -> Self {
         let queues = device.config().link.queues;
+        let ftl_baseline = layers.all::<HostFtl>().next().map(|ftl| *ftl.metrics()).unwrap_or_default();
         let jobs = jobs.into_iter().enumerate().map(|(i, setup)| Job {
             setup,
             started: None,
@@ -274,7 +289,17 @@ impl World {
             sampler: None,
             sample_at: NEVER,
             interval,
+            ftl_baseline,
             engine: Engine::new(device, layers),
+        }
+    }
+
+    /// The state of the device for a sample, as it is for those above a host FTL.
+    fn snapshot(&self, at: Instant) -> Snapshot {
+        let device = self.engine.device();
+        match self.engine.host_ftl() {
+            Some(ftl) => Snapshot::seen_as(&seen_above(device.metrics(), ftl.metrics()), device, at),
+            None => Snapshot::of(device, at),
         }
     }
 
@@ -290,7 +315,7 @@ impl World {
 
     /// Records the course of the run, which must not have begun, for [`RunResult::course`]. Nothing else changes.
     pub fn keep_course(&mut self) {
-        let mut sampler = Sampler::over_time(Snapshot::of(self.engine.device(), Instant::ZERO));
+        let mut sampler = Sampler::over_time(self.snapshot(Instant::ZERO));
         let mut names: BTreeMap<u32, String> = BTreeMap::new();
         for setup in self.host.jobs.iter().map(|job| &job.setup).filter(|setup| setup.stats) {
             names.entry(setup.report_group).or_insert_with(|| setup.name.clone());
@@ -306,11 +331,12 @@ impl World {
     /// Takes the samples that are due before `now`.
     #[cold]
     fn sample(&mut self, now: Instant) {
-        let Some(sampler) = &mut self.sampler else { return };
+        let Some(mut sampler) = self.sampler.take() else { return };
         while self.sample_at < now {
-            sampler.sample(Snapshot::of(self.engine.device(), self.sample_at));
+            sampler.sample(self.snapshot(self.sample_at));
             self.sample_at = Instant::from_nanos(sampler.due());
         }
+        self.sampler = Some(sampler);
     }
 
     /// Runs until every job has ended. `progress` is called now and then and stops the run by returning false. Returns
@@ -363,7 +389,10 @@ impl World {
             self.engine.now(),
             self.engine.device().describe()
         );
-        self.engine.device().audit();
+        // A host FTL may still be at work.
+        if self.engine.in_flight() == 0 {
+            self.engine.device().audit();
+        }
         true
     }
 
@@ -378,9 +407,9 @@ impl World {
         }
     }
 
-    /// After all jobs have ended, lets the device finish its own work and resets its clock, so that it can begin in
+    /// After all jobs have ended, lets the disk finish its own work and resets its clocks, so that it can begin in
     /// another world.
-    pub fn settle(self) -> Device {
+    pub fn settle(self) -> Disk {
         self.engine.settle()
     }
 
@@ -570,6 +599,11 @@ impl World {
         self.engine.layers().all().next()
     }
 
+    /// Returns the host FTL, if there is one.
+    pub fn host_ftl(&self) -> Option<&HostFtl> {
+        self.engine.host_ftl()
+    }
+
     /// Takes the logs that jobs asked for, in the order of the jobs.
     pub fn take_logs(&mut self) -> Vec<IoLog> {
         let logs = self
@@ -585,12 +619,15 @@ impl World {
         let now = self.engine.now();
         let metrics = self.engine.device().metrics().since(&self.baseline);
         let unit = self.engine.device().geometry().unit_bytes;
+        let ftl =
+            self.engine.host_ftl().map(|ftl| (ftl.metrics().since(&self.ftl_baseline), ftl.line_units()));
+        let seen = ftl.map_or(metrics, |(ftl, _)| seen_above(&metrics, &ftl));
         let mut result = RunResult {
             device: device_name.to_string(),
             workload: workload_name.to_string(),
             seed,
             virtual_time_ns: now.as_nanos(),
-            totals: DeviceTotals::of(&metrics, unit),
+            totals: DeviceTotals::of(&seen, unit),
             ..RunResult::default()
         };
         result.add_metrics("device", &metrics.list());
@@ -619,6 +656,9 @@ impl World {
         if let Some(layer) = self.block_layer() {
             result.add_metrics("block_layer", &layer.metrics().list());
         }
+        if let Some((counts, line_units)) = ftl {
+            add_host_ftl(&mut result, &counts, line_units);
+        }
         result.trace_hash = TraceHash(self.hash);
         if let Some(sampler) = self.sampler {
             result.course = Some(Box::new(sampler.finish(now.as_nanos(), self.engine.device())));
@@ -639,6 +679,20 @@ impl World {
     pub fn errors(&self) -> (u64, Option<&str>) {
         (self.host.errors, self.host.first_error.as_deref())
     }
+}
+
+/// Adds the counters of a host FTL, and what follows from them (open-channel §9.4).
+fn add_host_ftl(result: &mut RunResult, counts: &HostFtlMetrics, line_units: u64) {
+    result.add_metrics("host_ftl", &counts.list());
+    let freed = counts.lines_erased * line_units;
+    result.metrics.insert("host_ftl.freed_units".into(), MetricValue::Count(freed));
+    let ratio = |of: u64, to: u64| (to > 0).then(|| MetricValue::Ratio(of as f64 / to as f64));
+    let ratios = [
+        ("host_ftl.waf", ratio(counts.programmed_units, counts.user_units)),
+        ("host_ftl.moves_per_freed_unit", ratio(counts.gc_units, freed)),
+    ];
+    let known = ratios.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    result.metrics.extend(known);
 }
 
 /// Sectors of a segment of a device that has nothing but segments.

@@ -96,7 +96,7 @@ const FILES: [(&str, &str); 29] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 251] = [
+const BAD: [(&str, &str); 259] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("check", "missing: --verify <SHELL COMMAND>, <COMMAND>..."),
     ("check --verify true --", "missing: <COMMAND>..."),
@@ -120,7 +120,7 @@ const BAD: [(&str, &str); 251] = [
     ("run good.toml --quiet --quiet", "--quiet is given more than once"),
     ("run none.toml", "none.toml: cannot be read: No such file or directory (os error 2)"),
     ("run key.toml", "key.toml: unknown key `ftl.gc.polcy` in device 0 (sata-mlc); did you mean `policy`? Known keys: choices, hot_cold, policy, preemptible, reserve_blocks, start_below_blocks"),
-    ("run top.toml", "top.toml: unknown key `seed` in the scenario; did you mean `seeds`? Known keys: block_layer, device, name, precondition, seeds, track_contents, workload"),
+    ("run top.toml", "top.toml: unknown key `seed` in the scenario; did you mean `seeds`? Known keys: block_layer, device, host_ftl, name, precondition, seeds, track_contents, workload"),
     ("run preset.toml", "preset.toml: unknown preset `sata-mcl` in device 0 (sata-mcl); did you mean `sata-mlc`? Presets: <presets>"),
     ("run nofio.toml", "nofio.toml: cannot read `none.fio` for workload 0: No such file or directory (os error 2)"),
     ("run badfio.toml", "badfio.toml: workload 0: on device sata-mlc: option.fio:3: unknown option `iodept` in [j]; did you mean `iodepth`?"),
@@ -146,6 +146,14 @@ const BAD: [(&str, &str); 251] = [
     ("fio large.fio --device sata-mlc", "large.fio:1: [j] reaches beyond the device: offset 0B and size 1TiB on 14909MiB"),
     ("fio engine.fio --device sata-mlc", "engine.fio:2: option `ioengine` in [j] cannot be `cpuio`: expected an engine that reads and writes a device, such as libaio or io_uring"),
     ("fio job.fio --device sata-mlc --set geometry.channels=0", "device 0 (sata-mlc): geometry.channels = 0: expected 1 to 256"),
+    ("fio job.fio --device qblke", "firmware = open-channel: expected page: a host without an FTL of its own needs a device with a page namespace (of the medium of QBLKe there is `qblke-page`), or a host FTL above it: --host-ftl pblk or qblke, or [host_ftl] in a scenario"),
+    ("fio job.fio --device qblke --host-ftl pbl", "`the assembly` in --host-ftl cannot be `pbl`; did you mean `pblk`? Expected pblk or qblke"),
+    ("fio job.fio --device qblke --host-ftl pblk,rings=200", "--host-ftl rings = 200: expected 1 to 128"),
+    ("fio job.fio --device sata-mlc --host-ftl pblk", "--host-ftl needs a device with an open channel: expected one, as in --device qblke"),
+    ("fio job.fio --device qblke --host-ftl pblk --set host_ftl.assembly=qblke", "--set host_ftl: a host FTL is no key of a device here: expected --host-ftl, as in --host-ftl qblke,rings=4"),
+    ("fio job.fio --device ocssd-2.0 --host-ftl pblk", "open.cached_units = 64: expected 0 below a host FTL, which does not serve the last units of an open chunk itself; or open.version = \"1.2\", whose device does"),
+    ("fio job.fio --device qblke --host-ftl pblk --perfetto x.json", "--perfetto follows no request through a host FTL, which qblke needs: expected a device with pages, such as qblke-page"),
+    ("explain job.fio --device qblke", "weir explain follows no request through a host FTL, which qblke needs: expected a device with pages, such as qblke-page"),
     ("fio job.fio --device sata-mlc --set geometry.chanels=8", "unknown key `geometry.chanels` in device 0 (sata-mlc); did you mean `channels`? Known keys: blocks_per_plane, channels, chips_per_channel, dies_per_chip, page_bytes, pages_per_block, planes_per_die, unit_bytes"),
     ("fio job.fio --device sata-mlc --set timing.read=75", "`timing.read` in device 0 (sata-mlc) cannot be 75: expected a duration such as \"75us\", or a list of them"),
     ("fio job.fio --device sata-mlc --set timing.read.x=75", "--set timing.read.x=75: there is no `read.x`: expected 0 to 1 or *"),

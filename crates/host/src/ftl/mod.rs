@@ -16,6 +16,7 @@ mod map;
 mod metrics;
 mod planted;
 mod recover;
+mod rest;
 mod ring;
 mod state;
 mod target;

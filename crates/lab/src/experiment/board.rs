@@ -7,7 +7,7 @@
 //! Invariant: which worker takes a task depends on timing; the state in which a cell begins does not.
 
 use crate::scenario::Run;
-use flashweir_device::Device;
+use flashweir_sim::host_ftl::Disk;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard};
 
@@ -25,8 +25,8 @@ pub(super) enum Task {
     Run {
         /// The cell.
         cell: usize,
-        /// Device on which it begins.
-        device: Box<Device>,
+        /// Disk on which it begins.
+        disk: Box<Disk>,
     },
 }
 
@@ -34,7 +34,7 @@ pub(super) enum Task {
 #[derive(Debug, Default)]
 struct Group {
     cells: VecDeque<usize>,
-    device: Option<Box<Device>>,
+    disk: Option<Box<Disk>>,
 }
 
 #[derive(Debug, Default)]
@@ -96,7 +96,7 @@ impl Board {
 
     /// Promises the device of a group of a [`Task::Prepare`].
     pub(super) fn preparing(&self, group: usize) -> Preparing<'_> {
-        Preparing { board: self, group, device: None }
+        Preparing { board: self, group, disk: None }
     }
 }
 
@@ -106,13 +106,13 @@ impl Groups {
         let number = *self.ready.first()?;
         let group = &mut self.all[number];
         let cell = group.cells.pop_front().expect("a ready group has cells");
-        let device = if group.cells.is_empty() {
+        let disk = if group.cells.is_empty() {
             self.ready.remove(&number);
-            group.device.take()
+            group.disk.take()
         } else {
-            group.device.clone()
+            group.disk.clone()
         };
-        Some(Task::Run { cell, device: device.expect("a ready group has a device") })
+        Some(Task::Run { cell, disk: disk.expect("a ready group has a disk") })
     }
 }
 
@@ -121,13 +121,13 @@ impl Groups {
 pub(super) struct Preparing<'a> {
     board: &'a Board,
     group: usize,
-    device: Option<Box<Device>>,
+    disk: Option<Box<Disk>>,
 }
 
 impl Preparing<'_> {
     /// Delivers the device; `None` gives the group up.
-    pub(super) fn finish(mut self, device: Option<Box<Device>>) {
-        self.device = device;
+    pub(super) fn finish(mut self, disk: Option<Box<Disk>>) {
+        self.disk = disk;
     }
 }
 
@@ -135,9 +135,9 @@ impl Drop for Preparing<'_> {
     fn drop(&mut self) {
         if let Ok(mut groups) = self.board.groups.lock() {
             groups.preparing -= 1;
-            if self.device.is_some() {
+            if self.disk.is_some() {
                 groups.ready.insert(self.group);
-                groups.all[self.group].device = self.device.take();
+                groups.all[self.group].disk = self.disk.take();
             }
         }
         self.board.changed.notify_all();

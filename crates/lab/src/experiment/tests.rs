@@ -254,3 +254,53 @@ fn jobs_and_traces_run_on_a_block_layer() {
         assert!(commands == without.requests && merged < commands / 2, "{merged} of {commands}");
     }
 }
+
+/// Small open channels below host FTLs, full and written over, with this job.
+fn above_host_ftls(job: &str, more: &str) -> Result<Experiment, String> {
+    let device = |assembly: &str| {
+        format!(
+            "[[device]]\npreset = 'qblke'\nname = '{assembly}'\nset = {{ \"geometry.channels\" = 2, \"geometry.pages_per_block\" = 16 }}\n\
+             host_ftl = {{ assembly = '{assembly}', rings = 2 }}\n"
+        )
+    };
+    let (pblk, qblke) = (device("pblk"), device("qblke"));
+    let text = format!(
+        "name = 'x'\nprecondition = {{ mode = 'instant', overwrite = 0.2 }}\n{pblk}{qblke}[[workload]]\nname = 'w'\n\
+         fio_inline = '''\n{job}\n'''\n{more}\n"
+    );
+    let scenario = Scenario::parse("x.toml", &text, &[], &|_| Err("no files".into()))
+        .map_err(|error| error.to_string())?;
+    Experiment::new(scenario).map_err(|error| error.to_string())
+}
+
+/// fio's sizes are parts of what the host FTL leaves; what was written over all of it is read back.
+#[test]
+fn jobs_above_host_ftls_are_verified() {
+    for more in ["", "[block_layer]\nscheduler = 'deadline'"] {
+        let job = "[w]\nrw=randwrite\nbs=16k\niodepth=8\nnumjobs=2\noffset_increment=50%\nsize=50%\nfsync=100\nverify=meta";
+        let experiment = above_host_ftls(job, more).unwrap();
+        let outcomes = run(&experiment, 2);
+        assert_eq!(outcomes.len(), 2);
+        for outcome in &outcomes {
+            assert_eq!((outcome.errors, &outcome.first_error), (0, &None), "{more}");
+            let written = outcome.result.totals.host_written_bytes;
+            let physical = 2 * 4 * 2 * 32 * 16 * (16 << 10);
+            assert!((physical * 80 / 100..physical * 90 / 100).contains(&written), "{written} of {physical}");
+            let kinds = outcome.result.jobs.iter().flat_map(|job| &job.kinds);
+            let read: u64 = kinds.filter(|kind| kind.kind == Kind::Read).map(|kind| kind.bytes).sum();
+            assert_eq!(read, written, "everything is read back");
+            assert_eq!(outcome.result.metrics.contains_key("block_layer.submitted"), !more.is_empty());
+        }
+        assert_eq!(run(&experiment, 1), outcomes, "a run is a function of its scenario");
+    }
+}
+
+#[test]
+fn parts_of_mapping_units_are_refused_above_a_host_ftl() {
+    let error = above_host_ftls("[w]\nrw=randwrite\nbs=2k\nsize=1m", "").unwrap_err();
+    assert!(
+        error.contains("a host FTL takes whole mapping units: expected writes that are multiples of 4KiB in size and place"),
+        "{error}"
+    );
+    assert!(above_host_ftls("[w]\nrw=randread\nbs=2k\nsize=1m", "").is_ok());
+}

@@ -13,19 +13,21 @@
 //! Deliberately absent: reading traces, which may be large; the runner reads them once for all devices.
 
 mod error;
+mod host_ftl;
 #[cfg(test)]
 mod tests;
 mod tree;
 
 pub use error::{Fault, ScenarioError};
+pub use host_ftl::read_host_ftl;
 
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Bytes, Duration};
 use flashweir_device::config::{DeviceConfig, FirmwareKind, Translation};
-use flashweir_device::geometry::Geometry;
 use flashweir_device::presets;
-use flashweir_host::HostConfig;
+use flashweir_host::{HostConfig, HostFtlConfig};
 use flashweir_sim::check_block_layer;
+use flashweir_sim::host_ftl::{capacity_lbas, check_above, check_host_ftl};
 use flashweir_sim::precondition::Precondition;
 use flashweir_workload::fio::parse_job_file;
 use flashweir_workload::spelling::nearest;
@@ -49,6 +51,8 @@ pub struct Scenario {
     pub block_layer: Option<HostConfig>,
     /// Devices, which are valid and have different names.
     pub devices: Vec<DeviceConfig>,
+    /// The host FTL above each device; none above those beyond the end of the list.
+    pub host_ftls: Vec<Option<HostFtlConfig>>,
     /// Workloads, which have different names.
     pub workloads: Vec<WorkloadConfig>,
 }
@@ -71,6 +75,11 @@ impl Scenario {
             (0..self.devices.len())
                 .flat_map(move |device| self.seeds.iter().map(move |&seed| Run { device, workload, seed }))
         })
+    }
+
+    /// The host FTL above a device, by its position in the list.
+    pub fn host_ftl(&self, device: usize) -> Option<&HostFtlConfig> {
+        self.host_ftls.get(device)?.as_ref()
     }
 
     /// Reads the scenario `path`. An override is `key=value` with a dotted key: `seeds=5`,
@@ -140,6 +149,35 @@ pub fn read_block_layer(option: &str, text: &str) -> Result<HostConfig, Fault> {
     Ok(config)
 }
 
+/// Reads the devices of the scenario `text`, of which no workload is needed, with the keys of `overrides`.
+///
+/// # Errors
+/// The first fault, with its place.
+pub fn read_devices(
+    text: &str,
+    overrides: &[String],
+    read: &dyn Fn(&Path) -> Result<String, String>,
+) -> Result<Vec<DeviceConfig>, ScenarioError> {
+    let at = |fault| ScenarioError::new("", fault);
+    let overrides: Vec<Override<'_>> =
+        overrides.iter().map(|text| Override::parse(text)).collect::<Result<_, _>>().map_err(at)?;
+    let mut top = syntax("", text)?;
+    for change in overrides.iter().filter(|change| change.in_device().is_none()) {
+        tree::set_path(&mut top, &change.path, &change.value).map_err(|reason| at(change.fault(reason)))?;
+    }
+    let entries = list(&mut top, "device", "preset = \"rflush\"").map_err(at)?;
+    let (devices, host_ftls) =
+        Reader { file: "", base: PathBuf::new(), read }.devices(entries, &overrides, None)?;
+    if host_ftls.iter().any(Option::is_some) {
+        let reason =
+            "a host FTL is no key of a device here: expected --host-ftl, as in --host-ftl qblke,rings=4"
+                .into();
+        return Err(at(Fault::Invalid { place: "--set host_ftl".into(), reason }));
+    }
+    differ("devices", devices.iter().map(|device| device.name.as_str())).map_err(at)?;
+    Ok(devices)
+}
+
 /// A workload with its name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkloadConfig {
@@ -182,6 +220,7 @@ struct Head {
     #[serde(default)]
     track_contents: bool,
     block_layer: Option<HostConfig>,
+    host_ftl: Option<Table>,
 }
 
 const HEAD_SHAPE: &str = "name = 'x'\nseeds = [1, 2, 3]\ntrack_contents = false
@@ -251,7 +290,7 @@ format = 'mqsim'\ndevice = 'first'\naction = 'Q'\nsort = false\ntolerance = '1ms
 fit = 'refuse'\nrepeat = 1";
 
 /// Keys of a `[[device]]` that are not keys of a device.
-const DEVICE_EXTRA: [&str; 3] = ["preset", "file", "set"];
+const DEVICE_EXTRA: [&str; 4] = ["preset", "file", "set", "host_ftl"];
 
 fn shape(text: &str) -> Table {
     text.parse().expect("shapes are valid TOML")
@@ -344,7 +383,7 @@ impl Reader<'_> {
             tree::set_path(&mut top, &change.path, &change.value)
                 .map_err(|reason| at(change.fault(reason)))?;
         }
-        let head_shape = shape(&format!("{HEAD_SHAPE}{BLOCK_LAYER_SHAPE}"));
+        let head_shape = shape(&format!("{HEAD_SHAPE}{BLOCK_LAYER_SHAPE}\n[host_ftl]\n{}", host_ftl::SHAPE));
         tree::check_keys(&top, &head_shape, &["device", "workload"], "the scenario").map_err(at)?;
         let devices = list(&mut top, "device", "preset = \"rflush\"").map_err(at)?;
         let workloads = list(&mut top, "workload", "fio = \"job.fio\"").map_err(at)?;
@@ -352,29 +391,38 @@ impl Reader<'_> {
         check_mode(&top).map_err(at)?;
         let invalid = |reason| at(Fault::Invalid { place: "the scenario".into(), reason });
         head.precondition.validate().map_err(invalid)?;
-        let devices = self.devices(devices, &overrides)?;
-        for device in &devices {
-            let checked =
-                head.block_layer.iter().try_for_each(|layer| check_block_layer(layer, &device.link));
-            checked.map_err(|reason| invalid(format!("{reason} (on device {})", device.name)))?;
+        let (devices, host_ftls) = self.devices(devices, &overrides, head.host_ftl.as_ref())?;
+        for (device, ftl) in devices.iter().zip(&host_ftls) {
+            let at = |reason| invalid(format!("{reason} (on device {})", device.name));
+            let checked = match ftl {
+                Some(ftl) => check_host_ftl(ftl, device).map(|_| ()),
+                None => device.check_jobs(),
+            };
+            checked.map_err(at)?;
+            if let Some(layer) = &head.block_layer {
+                check_block_layer(layer, &device.link).map_err(at)?;
+                ftl.iter().try_for_each(|_| check_above(layer)).map_err(at)?;
+            }
         }
         let workloads = workloads
             .iter()
             .enumerate()
-            .map(|(index, keys)| self.workload(index, keys, &devices))
+            .map(|(index, keys)| self.workload(index, keys, &devices, &host_ftls))
             .collect::<Result<Vec<_>, _>>()
             .map_err(at)?;
         differ("devices", devices.iter().map(|device| device.name.as_str())).map_err(at)?;
         differ("workloads", workloads.iter().map(|workload| workload.name.as_str())).map_err(at)?;
-        let Head { name, seeds, precondition, track_contents, block_layer } = head;
-        Ok(Scenario { name, seeds, precondition, track_contents, block_layer, devices, workloads })
+        let Head { name, seeds, precondition, track_contents, block_layer, .. } = head;
+        Ok(Scenario { name, seeds, precondition, track_contents, block_layer, devices, host_ftls, workloads })
     }
 
+    /// Devices, and the host FTL above each: its own, with what is not said there from `above`, which is that of every open channel.
     fn devices(
         &self,
         entries: Vec<Table>,
         overrides: &[Override<'_>],
-    ) -> Result<Vec<DeviceConfig>, ScenarioError> {
+        above: Option<&Table>,
+    ) -> Result<(Vec<DeviceConfig>, Vec<Option<HostFtlConfig>>), ScenarioError> {
         let at = |fault| ScenarioError::new(self.file, fault);
         let shape = device_shape();
         let mut trees = Vec::new();
@@ -388,13 +436,38 @@ impl Reader<'_> {
                 tree::set_path(&mut trees[at].table, path, &change.value).map_err(fault)?;
             }
         }
-        let typed = trees.iter().map(|DeviceTree { place, table }| {
-            let config: DeviceConfig = tree::read(table, &shape, place)?;
-            let invalid = |reason| Fault::Invalid { place: place.clone(), reason };
-            config.validate().and_then(|()| config.check_jobs()).map_err(invalid)?;
-            Ok(config)
+        let typed = trees.into_iter().map(|DeviceTree { place, mut table }| {
+            let own = match table.remove("host_ftl") {
+                Some(Value::Table(own)) => Some(own),
+                Some(value) => {
+                    return Err(Fault::Value {
+                        key: "host_ftl".into(),
+                        place,
+                        value: value.to_string(),
+                        nearest: None,
+                        expected: "a table, as in { assembly = \"pblk\" }".into(),
+                    });
+                }
+                None => None,
+            };
+            let config: DeviceConfig = tree::read(&table, &shape, &place)?;
+            config.validate().map_err(|reason| Fault::Invalid { place: place.clone(), reason })?;
+            let has_channel = config.firmware == FirmwareKind::OpenChannel;
+            let mut keys = above.filter(|_| has_channel || own.is_some()).cloned();
+            if let Some(own) = own {
+                tree::merge(keys.get_or_insert_default(), own);
+            }
+            let host_ftl = keys.map(|keys| host_ftl::of_table(&keys, &place)).transpose()?;
+            Ok((config, host_ftl))
         });
-        typed.collect::<Result<_, _>>().map_err(at)
+        let (devices, host_ftls): (Vec<_>, Vec<_>) =
+            typed.collect::<Result<Vec<_>, _>>().map_err(at)?.into_iter().unzip();
+        if above.is_some() && host_ftls.iter().all(Option::is_none) {
+            let reason =
+                "host_ftl: none of the devices has an open channel: expected one, as the preset qblke".into();
+            return Err(at(Fault::Invalid { place: "the scenario".into(), reason }));
+        }
+        Ok((devices, host_ftls))
     }
 
     /// Puts a device together from its base, its own keys and its `set`.
@@ -462,6 +535,7 @@ impl Reader<'_> {
         index: usize,
         keys: &Table,
         devices: &[DeviceConfig],
+        host_ftls: &[Option<HostFtlConfig>],
     ) -> Result<WorkloadConfig, Fault> {
         let place = place("workload", index, keys.get("name").and_then(Value::as_str));
         let keys: WorkloadKeys = tree::read(keys, &shape(WORKLOAD_SHAPE), &place)?;
@@ -489,9 +563,9 @@ impl Reader<'_> {
             }
         };
         if let Source::Fio { file, text } = &source {
-            for device in devices {
-                let capacity = Bytes(Geometry::new(device).capacity_lbas() * LBA_BYTES);
-                parse_job_file(file, text, capacity)
+            for (device, ftl) in devices.iter().zip(host_ftls) {
+                let blocks = capacity_lbas(device, ftl.as_ref()).map_err(invalid)?;
+                parse_job_file(file, text, Bytes(blocks * LBA_BYTES))
                     .map_err(|error| invalid(format!("on device {}: {error}", device.name)))?;
             }
         }

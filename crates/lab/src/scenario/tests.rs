@@ -130,7 +130,7 @@ fn bad_overrides_are_refused() {
         ),
         (
             "sedes=5",
-            "unknown key `sedes` in the scenario; did you mean `seeds`? Known keys: block_layer, device, name, precondition, seeds, track_contents, workload",
+            "unknown key `sedes` in the scenario; did you mean `seeds`? Known keys: block_layer, device, host_ftl, name, precondition, seeds, track_contents, workload",
         ),
     ] {
         assert_eq!(read(GOOD, &[change]).unwrap_err(), format!("dir/s.toml: {message}"));
@@ -142,12 +142,12 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "name = \"good\"",
         "nmae = \"good\"",
-        "dir/s.toml: unknown key `nmae` in the scenario; did you mean `name`? Known keys: block_layer, device, name, precondition, seeds, track_contents, workload",
+        "dir/s.toml: unknown key `nmae` in the scenario; did you mean `name`? Known keys: block_layer, device, host_ftl, name, precondition, seeds, track_contents, workload",
     ),
     (
         "name = \"good\"",
         "title = \"good\"",
-        "dir/s.toml: unknown key `title` in the scenario. Known keys: block_layer, device, name, precondition, seeds, track_contents, workload",
+        "dir/s.toml: unknown key `title` in the scenario. Known keys: block_layer, device, host_ftl, name, precondition, seeds, track_contents, workload",
     ),
     ("name = \"good\"", "", "dir/s.toml: `name` is missing in the scenario: expected text in quotes"),
     (
@@ -204,7 +204,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "[[device]]",
         "[[devices]]",
-        "dir/s.toml: unknown key `devices` in the scenario; did you mean `device`? Known keys: block_layer, device, name, precondition, seeds, track_contents, workload",
+        "dir/s.toml: unknown key `devices` in the scenario; did you mean `device`? Known keys: block_layer, device, host_ftl, name, precondition, seeds, track_contents, workload",
     ),
     (
         "[[device]]",
@@ -229,7 +229,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "preset = \"rflush\"",
         "prset = \"rflush\"",
-        "dir/s.toml: unknown key `prset` in device 0; did you mean `preset`? Known keys: append, buffer, faults, file, firmware, ftl, geometry, link, name, open, order, preset, set, source, timing",
+        "dir/s.toml: unknown key `prset` in device 0; did you mean `preset`? Known keys: append, buffer, faults, file, firmware, ftl, geometry, host_ftl, link, name, open, order, preset, set, source, timing",
     ),
     (
         "preset = \"rflush\"",
@@ -504,7 +504,7 @@ fn the_examples_are_valid() {
         for WorkloadConfig { source, .. } in &scenario.workloads {
             let Source::Fio { file, text } = source else { panic!("the examples use fio jobs") };
             for device in &scenario.devices {
-                let capacity = Bytes(Geometry::new(device).capacity_lbas() * LBA_BYTES);
+                let capacity = Bytes(flashweir_device::Geometry::new(device).capacity_lbas() * LBA_BYTES);
                 assert_eq!(parse_job_file(file, text, capacity).unwrap().warnings, [""; 0]);
             }
         }
@@ -599,6 +599,106 @@ fn a_block_layer_fits_into_one_option() {
         ),
         ("cfq,deadline", "--block-layer: `deadline` has no value: expected KEY=VALUE, as in depth=8"),
         ("queues=2", "--block-layer: queues = 2: expected 1 to 1"),
+    ] {
+        assert_eq!(read(text), Err(error.to_string()));
+    }
+}
+
+/// A device with an open channel, with these lines.
+fn channel(lines: &str) -> String {
+    format!(
+        "name = 'x'\n[[device]]\npreset = 'qblke'\n{lines}\n[[workload]]\nname = 'w'\nfio_inline = \"\"\"\n[w]\nsize=1m\n\"\"\"\n"
+    )
+}
+
+#[test]
+fn a_host_ftl_is_an_assembly_and_what_differs() {
+    let none = |_: &Path| Err("no files".into());
+    let parse = |text: &str, overrides: &[&str]| {
+        let overrides: Vec<String> = overrides.iter().map(|change| (*change).to_owned()).collect();
+        Scenario::parse("s.toml", text, &overrides, &none).map_err(|error| error.to_string())
+    };
+    let other = "[[device]]\npreset = 'sata-mlc'\n[[device]]\npreset = 'qblke'\nname = 'other'\nhost_ftl = { assembly = 'pblk', rings = 2 }";
+    let table = "\n[host_ftl]\nassembly = 'qblke'\nrings = 4\npad_after = '1ms'\n";
+    let scenario = parse(&(channel(other) + table), &["device.2.host_ftl.entries=8192"]).unwrap();
+    let base = HostFtlConfig { pad_after: Duration::from_millis(1), queues: 0, ..HostFtlConfig::qblke(4) };
+    assert_eq!(scenario.host_ftl(0), Some(&base));
+    assert_eq!(scenario.host_ftl(1), None);
+    let pblk = HostFtlConfig {
+        pad_after: base.pad_after,
+        queues: 0,
+        rings: 2,
+        entries: 8192,
+        ..HostFtlConfig::pblk()
+    };
+    assert_eq!(scenario.host_ftl(2), Some(&pblk));
+    for (lines, error) in [
+        (
+            "",
+            "s.toml: the scenario: firmware = open-channel: expected page: a host without an FTL of its own needs a device with a page \
+             namespace (of the medium of QBLKe there is `qblke-page`), or a host FTL above it: --host-ftl pblk or qblke, or [host_ftl] in \
+             a scenario (on device qblke)",
+        ),
+        (
+            "host_ftl = { assembly = 'pblke' }",
+            "s.toml: `host_ftl.assembly` in device 0 (qblke) cannot be \"pblke\"; did you mean `pblk`? Expected pblk or qblke",
+        ),
+        (
+            "host_ftl = { rings = 2 }",
+            "s.toml: `host_ftl.assembly` is missing in device 0 (qblke): expected pblk or qblke",
+        ),
+        (
+            "host_ftl = 'pblk'",
+            "s.toml: `host_ftl` in device 0 (qblke) cannot be \"pblk\": expected a table, as in { assembly = \"pblk\" }",
+        ),
+        (
+            "host_ftl = { assembly = 'pblk', ring = 2 }",
+            "s.toml: unknown key `host_ftl.ring` in device 0 (qblke); did you mean `rings`? Known keys: assembly, entries, invalidation, limits, \
+             lines, over_provisioning, pad_after, programs_per_die, queues, retry_after, rings, user_active_for",
+        ),
+        (
+            "host_ftl = { assembly = 'pblk', lines = 'chanel' }",
+            "s.toml: `host_ftl.lines` in device 0 (qblke) cannot be \"chanel\"; did you mean `channel`? Expected device or channel",
+        ),
+        (
+            "host_ftl = { assembly = 'pblk', over_provisioning = 0.01 }",
+            "s.toml: the scenario: host_ftl.over_provisioning = 0.01: expected at least 0.094 here, 3 of 32 lines (on device qblke)",
+        ),
+        (
+            "host_ftl = { assembly = 'pblk' }\n[block_layer]\ndispatch = 'multi-queue'",
+            "s.toml: the scenario: block_layer.dispatch = \"multi-queue\": expected another above a host FTL, which spreads requests over \
+             its rings itself (on device qblke)",
+        ),
+    ] {
+        assert_eq!(parse(&channel(lines), &[]).unwrap_err(), error, "{lines}");
+    }
+    let pages = "name = 'x'\n[host_ftl]\nassembly = 'pblk'\n[[device]]\npreset = 'sata-mlc'\n[[workload]]\nfio_inline = '[w]'\n";
+    assert_eq!(
+        parse(pages, &[]).unwrap_err(),
+        "s.toml: the scenario: host_ftl: none of the devices has an open channel: expected one, as the preset qblke"
+    );
+    assert!(
+        Scenario::parse("host-ftl.toml", include_str!("../../../../scenarios/host-ftl.toml"), &[], &none)
+            .is_ok()
+    );
+}
+
+#[test]
+fn a_host_ftl_fits_into_one_option() {
+    let read = |text: &str| read_host_ftl("--host-ftl", text).map_err(|fault| fault.to_string());
+    assert_eq!(read("pblk"), Ok(HostFtlConfig { queues: 0, ..HostFtlConfig::pblk() }));
+    let config = read("qblke, rings=2,limits=windows").unwrap();
+    assert_eq!((config.rings, config.limits), (2, flashweir_host::Limits::Windows));
+    for (text, error) in [
+        (
+            "qblkes",
+            "`the assembly` in --host-ftl cannot be `qblkes`; did you mean `qblke`? Expected pblk or qblke",
+        ),
+        ("qblke,4", "--host-ftl: `4` has no value: expected KEY=VALUE, as in rings=4"),
+        (
+            "qblke,rings=many",
+            "`rings` in --host-ftl cannot be \"many\": expected a whole number from 0 to 65535",
+        ),
     ] {
         assert_eq!(read(text), Err(error.to_string()));
     }

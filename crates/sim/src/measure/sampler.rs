@@ -14,7 +14,7 @@ use super::distribution::{Bins, Percentile};
 use super::run::{KINDS, kind_index};
 use crate::request::Kind;
 use flashweir_core::{Duration, Instant};
-use flashweir_device::Device;
+use flashweir_device::{Device, DeviceMetrics};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 
@@ -56,7 +56,11 @@ pub struct Snapshot {
 impl Snapshot {
     /// Takes the device's state at `now`, after all earlier events were executed.
     pub fn of(device: &Device, now: Instant) -> Self {
-        let m = device.metrics();
+        Self::seen_as(device.metrics(), device, now)
+    }
+
+    /// The same with these counters in the place of the device's.
+    pub(crate) fn seen_as(m: &DeviceMetrics, device: &Device, now: Instant) -> Self {
         let [_, used, dirty] = device.buffer_use();
         let (free_least, free_mean) = device.free_blocks();
         let nanos = |time: Duration| time.as_nanos();

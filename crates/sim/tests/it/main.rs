@@ -5,5 +5,6 @@ mod database;
 mod fsync;
 mod golden;
 mod golden_files;
+mod host_ftl;
 mod ordered_stack;
 mod raw_on_layer;

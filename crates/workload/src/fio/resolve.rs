@@ -798,6 +798,7 @@ mod tests {
         for (text, jobs, groups) in [
             (include_str!("../../../../examples/randwrite.fio"), 1, 1),
             (include_str!("../../../../examples/mixed.fio"), 5, 3),
+            (include_str!("../../../../examples/host-ftl.fio"), 8, 2),
         ] {
             let file = parse(text).unwrap();
             assert_eq!(file.jobs.len(), jobs);

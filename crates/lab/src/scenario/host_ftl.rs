@@ -1,0 +1,102 @@
+//! A host FTL in a scenario or on a command line: an assembly, and keys that differ from it.
+//!
+//! Place in the data flow: tables and options come in, a [`HostFtlConfig`] goes out, which is checked against each device later.
+//!
+//! Invariant: what is not said is what the assembly has; all queues of the link are used unless a number is given.
+
+use super::error::Fault;
+use super::{shape, tree};
+use flashweir_host::HostFtlConfig;
+use flashweir_workload::spelling::nearest;
+use serde::Deserialize;
+use toml::{Table, Value};
+
+/// A host FTL with every key.
+pub(super) const SHAPE: &str = "assembly = 'pblk'\nrings = 1\nentries = 0\nlines = 'device'\nlimits = 'windows'
+invalidation = 'deferred'\nover_provisioning = 0.11\nprograms_per_die = 1\npad_after = '2s'\nuser_active_for = '5s'
+retry_after = '100us'\nqueues = 1";
+
+/// Names of the assemblies.
+const ASSEMBLIES: [&str; 2] = ["pblk", "qblke"];
+/// Rings of QBLKe if no number is given. A ring belongs to a CPU, and a world has none.
+const QBLKE_RINGS: u16 = 8;
+
+/// Reads a host FTL from the text of an option called `option`: an assembly, and keys with values behind it, with commas in between, as
+/// in `qblke,rings=4`.
+///
+/// # Errors
+/// The first fault, and what would have been valid.
+pub fn read_host_ftl(option: &str, text: &str) -> Result<HostFtlConfig, Fault> {
+    let mut parts = text.split(',').map(str::trim);
+    let assembly = parts.next().unwrap_or_default();
+    let mut table = Table::new();
+    for part in parts {
+        let Some((key, value)) = part.split_once('=') else {
+            let reason = format!("`{part}` has no value: expected KEY=VALUE, as in rings=4");
+            return Err(Fault::Invalid { place: option.to_owned(), reason });
+        };
+        table.insert(key.trim().to_owned(), tree::command_line_value(value.trim()));
+    }
+    let base =
+        base(assembly).ok_or_else(|| wrong("the assembly", option, format!("`{assembly}`"), assembly))?;
+    tree::check_keys(&table, &keys(), &[], option)?;
+    tree::read::<HostFtlConfig>(&table, &keys(), option)?;
+    Ok(merged(base, table))
+}
+
+/// Reads the table `host_ftl` of a place.
+pub(super) fn of_table(table: &Table, place: &str) -> Result<HostFtlConfig, Fault> {
+    #[derive(Deserialize)]
+    struct Keyed {
+        #[serde(rename = "host_ftl")]
+        _typed: HostFtlConfig,
+    }
+    let keyed = |table: Table| Table::from_iter([("host_ftl".to_owned(), Value::Table(table))]);
+    tree::check_keys(&keyed(table.clone()), &keyed(shape(SHAPE)), &[], place)?;
+    let mut table = table.clone();
+    let base = match table.remove("assembly") {
+        Some(Value::String(name)) => {
+            base(&name).ok_or_else(|| wrong("host_ftl.assembly", place, format!("\"{name}\""), &name))?
+        }
+        Some(value) => return Err(wrong("host_ftl.assembly", place, value.to_string(), "")),
+        None => {
+            let (key, place) = ("host_ftl.assembly".into(), place.into());
+            return Err(Fault::Missing { key, place, expected: ASSEMBLIES.join(" or ") });
+        }
+    };
+    tree::read::<Keyed>(&keyed(table.clone()), &keyed(keys()), place)?;
+    Ok(merged(base, table))
+}
+
+/// All keys but that of the assembly.
+fn keys() -> Table {
+    let mut keys = shape(SHAPE);
+    keys.remove("assembly");
+    keys
+}
+
+fn base(assembly: &str) -> Option<HostFtlConfig> {
+    let base = match assembly {
+        "pblk" => HostFtlConfig::pblk(),
+        "qblke" => HostFtlConfig::qblke(QBLKE_RINGS),
+        _ => return None,
+    };
+    Some(HostFtlConfig { queues: 0, ..base })
+}
+
+fn wrong(key: &str, place: &str, value: String, name: &str) -> Fault {
+    Fault::Value {
+        key: key.to_owned(),
+        place: place.to_owned(),
+        value,
+        nearest: nearest(name, ASSEMBLIES).map(str::to_owned),
+        expected: ASSEMBLIES.join(" or "),
+    }
+}
+
+/// The base with other keys, each of which has the type that it must have.
+fn merged(base: HostFtlConfig, over: Table) -> HostFtlConfig {
+    let mut table = Table::try_from(base).expect("every configuration is a TOML table");
+    tree::merge(&mut table, over);
+    HostFtlConfig::deserialize(table).expect("each key was read alone")
+}
