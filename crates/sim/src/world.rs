@@ -254,7 +254,7 @@ impl World {
 
     fn on(device: Device, layers: Chain, jobs: Vec<JobSetup>, interval: Duration) -> Self {
         let queues = device.config().link.queues;
-        let ftl_baseline = layers.all::<HostFtl>().next().map(|ftl| *ftl.metrics()).unwrap_or_default();
+        let ftl_baseline = layers.all::<HostFtl>().next().map(HostFtl::metrics).unwrap_or_default();
         let jobs = jobs.into_iter().enumerate().map(|(i, setup)| Job {
             setup,
             started: None,
@@ -298,7 +298,7 @@ impl World {
     fn snapshot(&self, at: Instant) -> Snapshot {
         let device = self.engine.device();
         match self.engine.host_ftl() {
-            Some(ftl) => Snapshot::seen_as(&seen_above(device.metrics(), ftl.metrics()), device, at),
+            Some(ftl) => Snapshot::seen_as(&seen_above(device.metrics(), &ftl.metrics()), device, at),
             None => Snapshot::of(device, at),
         }
     }

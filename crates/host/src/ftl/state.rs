@@ -139,6 +139,8 @@ pub struct HostFtl {
     pub(super) erasing: Vec<Erasing>,
     /// Group that the next program tries first.
     pub(super) turn: usize,
+    /// Ring that is drained first.
+    pub(super) drained: usize,
     /// Counts visits to groups that collect (open-channel §4.3).
     pub(super) wheel: u64,
     pub(super) now: Instant,

@@ -89,6 +89,7 @@ impl HostFtl {
             collecting: vec![None; groups],
             erasing: Vec::new(),
             turn: 0,
+            drained: 0,
             wheel: 0,
             now: Instant::ZERO,
             user_was_active: None,
@@ -823,16 +824,23 @@ impl HostFtl {
 
     // ---- writing ----
 
+    /// Programs what rings have, from one ring to the next; the first one waits no longer than the others.
     fn drain(&mut self) -> bool {
         let mut has_moved = false;
-        for ring in 0..self.rings.len() {
-            let least = u64::from(self.layout.program_units());
+        let least = u64::from(self.layout.program_units());
+        let rings = self.rings.len();
+        for nth in 0..rings {
+            let ring = (self.drained + nth) % rings;
             while self.rings[ring].pending() >= least
                 || self.rings[ring].pending() > 0 && self.rings[ring].is_forced()
             {
-                let is_busy = self.threads.as_ref().is_some_and(|threads| !threads.is_writer_idle(ring));
-                if is_busy || !self.program(ring) {
+                if self.threads.as_ref().is_some_and(|threads| !threads.is_writer_idle(ring)) {
                     break;
+                }
+                // What no group takes from this ring it takes from no other.
+                if !self.program(ring) {
+                    self.drained = ring;
+                    return has_moved;
                 }
                 has_moved = true;
             }

@@ -19,7 +19,10 @@ const STEPS: [(&str, &str); 6] = [
     ("pblk", "assembly = 'pblk-as-released'"),
     ("+ rings", "assembly = 'pblk-as-released', rings = 32, full = 'wait'"),
     ("+ map", "assembly = 'pblk-as-released', rings = 32, full = 'wait', map = 'apart'"),
-    ("QBLK", "assembly = 'qblke-as-released', rings = 32, pool = 'lock', limits = 'windows', reads_first = false"),
+    (
+        "QBLK",
+        "assembly = 'qblke-as-released', rings = 32, pool = 'lock', limits = 'windows', reads_first = false",
+    ),
     ("+ pool", "assembly = 'qblke-as-released', rings = 32, limits = 'windows', reads_first = false"),
     ("QBLKe", "assembly = 'qblke-as-released', rings = 32"),
 ];
@@ -40,16 +43,7 @@ const WRITES: Study = Study {
         ("cpus_busy", "CPUs at work, in the mean"),
         ("p99_us", "99th percentile of a write, µs"),
     ],
-    variants: &[
-        "pblk",
-        "+ rings",
-        "+ map",
-        "QBLK",
-        "+ pool",
-        "QBLKe",
-        "pblk, repaired",
-        "QBLKe, repaired",
-    ],
+    variants: &["pblk", "+ rings", "+ map", "QBLK", "+ pool", "QBLKe", "pblk, repaired", "QBLKe, repaired"],
     points: |_| vec![1.0, 2.0, 4.0, 8.0, 16.0, 32.0],
     measure: |variant, x, seed, scale| {
         let ftl = match variant {
@@ -155,7 +149,7 @@ const GC_CHANNELS: Study = Study {
                    [measured]\nstonewall\nrw=randwrite\nbs=4k\niodepth=8\nnumjobs=8\nio_size=10%\ngroup_reporting\n";
         let pages = pages(scale) / 2;
         let run = Cell { ftl, cpus: 0, channels: x as u32, pages, fio: fio.into(), seed }.run();
-        vec![run.of_ftl("moves_per_freed"), run.of_ftl("waf"), run.mb_s(Kind::Write)]
+        vec![run.of_ftl("moves_per_freed_unit"), run.of_ftl("waf"), run.mb_s(Kind::Write)]
     },
 };
 
@@ -176,9 +170,8 @@ const TENANTS: Study = Study {
     points: |_| vec![1.0],
     measure: |variant, _, seed, scale| {
         let (limits, first) = (["windows", "scores"][variant % 2], variant >= 2);
-        let ftl = format!(
-            "assembly = 'qblke-as-released', rings = 32, limits = '{limits}', reads_first = {first}"
-        );
+        let ftl =
+            format!("assembly = 'qblke-as-released', rings = 32, limits = '{limits}', reads_first = {first}");
         let ms = if scale == Scale::Quick { 1_000 } else { 10_000 };
         let fio = format!(
             "[global]\nsize=80%\n[fill]\nrw=write\nbs=256k\niodepth=64\n\

@@ -14,10 +14,12 @@ use toml::{Table, Value};
 /// A host FTL with every key.
 pub(super) const SHAPE: &str = "assembly = 'pblk'\nrings = 1\nentries = 0\nlines = 'device'\nlimits = 'windows'
 invalidation = 'deferred'\nover_provisioning = 0.11\nprograms_per_die = 1\npad_after = '2s'\nuser_active_for = '5s'
-retry_after = '100us'\nqueues = 1";
+retry_after = '100us'\nqueues = 1\ntrims = 'recorded'\nsequence = 'device'\nreads_first = false\ncpus = 0\nmap = 'lock'
+pool = 'lock'\nfull = 'retry'\n[costs]\napplication = '1ns'\nsystem = '1ns'\nwake = '1ns'\nturn = '1ns'\nlock = '1ns'\nhand_over = '1ns'
+line = '1ns'\nchange = '1ns'\nlookup = '1ns'\ncopy = '1ns'\npool = '1ns'";
 
 /// Names of the assemblies.
-const ASSEMBLIES: [&str; 2] = ["pblk", "qblke"];
+const ASSEMBLIES: [&str; 4] = ["pblk", "qblke", "pblk-as-released", "qblke-as-released"];
 /// Rings of QBLKe if no number is given. A ring belongs to a CPU, and a world has none.
 const QBLKE_RINGS: u16 = 8;
 
@@ -61,7 +63,7 @@ pub(super) fn of_table(table: &Table, place: &str) -> Result<HostFtlConfig, Faul
         Some(value) => return Err(wrong("host_ftl.assembly", place, value.to_string(), "")),
         None => {
             let (key, place) = ("host_ftl.assembly".into(), place.into());
-            return Err(Fault::Missing { key, place, expected: ASSEMBLIES.join(" or ") });
+            return Err(Fault::Missing { key, place, expected: ASSEMBLIES.join(", ") });
         }
     };
     tree::read::<Keyed>(&keyed(table.clone()), &keyed(keys()), place)?;
@@ -79,6 +81,8 @@ fn base(assembly: &str) -> Option<HostFtlConfig> {
     let base = match assembly {
         "pblk" => HostFtlConfig::pblk(),
         "qblke" => HostFtlConfig::qblke(QBLKE_RINGS),
+        "pblk-as-released" => HostFtlConfig::pblk().as_released(),
+        "qblke-as-released" => HostFtlConfig::qblke(QBLKE_RINGS).as_released(),
         _ => return None,
     };
     Some(HostFtlConfig { queues: 0, ..base })
@@ -90,7 +94,7 @@ fn wrong(key: &str, place: &str, value: String, name: &str) -> Fault {
         place: place.to_owned(),
         value,
         nearest: nearest(name, ASSEMBLIES).map(str::to_owned),
-        expected: ASSEMBLIES.join(" or "),
+        expected: ASSEMBLIES.join(", "),
     }
 }
 
