@@ -30,8 +30,7 @@ impl HostFtl {
                 self.lines.get_mut(line).state = LineState::Collecting;
                 self.metrics_mut().lines_collected += 1;
                 let (todo, copies) = (self.lines.valid_units(line), VecDeque::new());
-                self.collecting[group] =
-                    Some(Collecting { line, todo, is_reading: false, copies, is_kicked: false });
+                self.collecting[group] = Some(Collecting { line, todo, reads: 0, copies, is_kicked: false });
             }
             has_moved |= self.collect(group);
         }
@@ -41,8 +40,9 @@ impl HostFtl {
     fn collect(&mut self, group: usize) -> bool {
         let Some(mut now) = self.collecting[group].take() else { return false };
         let mut has_moved = false;
-        if !now.is_reading && now.copies.len() < PLACES_MAX && !now.todo.is_empty() {
-            let most = (PAGES_AT_ONCE * self.layout.flash.units_per_page as usize).min(PLACES_MAX);
+        let most = (PAGES_AT_ONCE * self.layout.flash.units_per_page as usize).min(PLACES_MAX);
+        let readers = self.config.gc_readers as usize;
+        while now.reads < readers && now.copies.len() < readers * PLACES_MAX && !now.todo.is_empty() {
             let mut units = Vec::new();
             while units.len() < most
                 && let Some(ppa) = now.todo.pop_front()
@@ -52,7 +52,7 @@ impl HostFtl {
                 }
             }
             if !units.is_empty() {
-                now.is_reading = true;
+                now.reads += 1;
                 self.read(&units, Task::Collect { group, units: units.clone() });
             }
             has_moved = true;
@@ -85,8 +85,10 @@ impl HostFtl {
 
     /// Units of a victim were read.
     pub(super) fn collected(&mut self, group: usize, ppas: Vec<Ppa>, result: Result<Units, DeviceError>) {
-        let now = self.collecting[group].as_mut().expect("the group collects");
-        now.is_reading = false;
+        let line = self.lines.line_of(ppas[0]).0;
+        // After a read that failed the line is given up, and the answers to others count no more.
+        let Some(now) = self.collecting[group].as_mut().filter(|now| now.line == line) else { return };
+        now.reads -= 1;
         match result {
             Ok(Units { mut data, records, .. }) => {
                 data.resize(ppas.len(), Payload::Zero);
@@ -95,7 +97,6 @@ impl HostFtl {
             }
             // What cannot be read is not erased either: reads of it go on failing.
             Err(_) => {
-                let line = now.line;
                 self.collecting[group] = None;
                 self.lines.get_mut(line).state = LineState::Retired;
             }

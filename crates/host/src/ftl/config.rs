@@ -81,6 +81,8 @@ pub struct HostFtlConfig {
     pub over_provisioning: f64,
     /// Programs that one die has in flight at most: 1 in pblk, 8 in QBLKe.
     pub programs_per_die: u32,
+    /// Reads that GC has in flight for a line: 8 in pblk, 1 in QBLKe, where each channel has a line (open-channel §5.2).
+    pub gc_readers: u32,
     /// Whether a group from which reads are served has one program in flight on each die (open-channel §7.7). QBLKe has this.
     pub reads_first: bool,
     /// Time after which entries that do not fill a page are padded (open-channel §4.3).
@@ -125,6 +127,7 @@ impl HostFtlConfig {
             sequence: Sequence::Device,
             over_provisioning: 0.11,
             programs_per_die: 1,
+            gc_readers: 8,
             reads_first: false,
             pad_after: Duration::from_secs(2),
             user_active_for: Duration::from_secs(5),
@@ -146,6 +149,7 @@ impl HostFtlConfig {
             lines: Lines::Channel,
             limits: Limits::Scores,
             programs_per_die: 8,
+            gc_readers: 1,
             reads_first: true,
             map: Shared::Apart,
             pool: Shared::Apart,
@@ -205,8 +209,11 @@ impl Layout {
             let value = config.over_provisioning;
             return Err(format!("host_ftl.over_provisioning = {value}: expected above 0 and below 0.9"));
         }
-        if config.programs_per_die == 0 || config.queues == 0 {
-            return Err("host_ftl.programs_per_die and host_ftl.queues: expected at least 1".into());
+        if config.programs_per_die == 0 || config.queues == 0 || config.gc_readers == 0 {
+            return Err(
+                "host_ftl.programs_per_die, host_ftl.queues and host_ftl.gc_readers: expected at least 1"
+                    .into(),
+            );
         }
         let groups = match config.lines {
             Lines::Device => 1,

@@ -337,14 +337,12 @@ impl Lines {
         self.get_mut(line).valid -= 1;
     }
 
-    /// Valid units of a line, in the order of their addresses.
+    /// Valid units of a line, row by row, so that those who read them keep all of its dies at work.
     pub(super) fn valid_units(&self, id: LineId) -> VecDeque<Ppa> {
-        let per_block = u64::from(self.layout.flash.units_per_block());
-        let blocks = (0..self.layout.columns).map(|column| u64::from(self.block(id, column).0) * per_block);
-        blocks
-            .flat_map(|first| (first..first + per_block).map(Ppa))
-            .filter(|&ppa| self.is_valid(ppa))
-            .collect()
+        let blocks: Vec<BlockId> = (0..self.layout.columns).map(|column| self.block(id, column)).collect();
+        let pages = (0..self.layout.flash.pages_per_block)
+            .flat_map(|page| blocks.iter().map(move |&block| PageAddr { block, page }));
+        pages.flat_map(|at| self.layout.flash.units_of(at)).filter(|&ppa| self.is_valid(ppa)).collect()
     }
 
     // ---- collecting and erasing ----

@@ -167,7 +167,8 @@ pub(super) struct Collecting {
     pub(super) line: LineId,
     /// Units that were valid at the beginning and are not read yet.
     pub(super) todo: VecDeque<Ppa>,
-    pub(super) is_reading: bool,
+    /// Reads under way.
+    pub(super) reads: usize,
     /// What was read and is not in a ring yet.
     pub(super) copies: VecDeque<(Ppa, OobRecord, Payload)>,
     /// Whether rings were told to write the last copies, though they may not fill a page.
@@ -177,7 +178,7 @@ pub(super) struct Collecting {
 impl Collecting {
     /// Whether it will bring copies into a ring.
     pub(super) fn has_copies(&self) -> bool {
-        self.is_reading || !(self.todo.is_empty() && self.copies.is_empty())
+        self.reads > 0 || !(self.todo.is_empty() && self.copies.is_empty())
     }
 }
 

@@ -14,7 +14,7 @@ use toml::{Table, Value};
 /// A host FTL with every key.
 pub(super) const SHAPE: &str = "assembly = 'pblk'\nrings = 1\nentries = 0\nlines = 'device'\nlimits = 'windows'
 invalidation = 'deferred'\nover_provisioning = 0.11\nprograms_per_die = 1\npad_after = '2s'\nuser_active_for = '5s'
-retry_after = '100us'\nqueues = 1\ntrims = 'recorded'\nsequence = 'device'\nreads_first = false\ncpus = 0\nmap = 'lock'
+retry_after = '100us'\nqueues = 1\ntrims = 'recorded'\nsequence = 'device'\ngc_readers = 1\nreads_first = false\ncpus = 0\nmap = 'lock'
 pool = 'lock'\nfull = 'retry'\n[costs]\napplication = '1ns'\nsystem = '1ns'\nwake = '1ns'\nturn = '1ns'\nlock = '1ns'\nhand_over = '1ns'
 line = '1ns'\nchange = '1ns'\nlookup = '1ns'\ncopy = '1ns'\npool = '1ns'";
 
