@@ -12,6 +12,7 @@ use flashweir_device::config::{
 use flashweir_device::geometry::Geometry;
 use flashweir_device::presets;
 use flashweir_fs::Kind;
+use flashweir_fs::port::BLOCK_BYTES;
 use flashweir_host::HostFtlConfig;
 use flashweir_lab::scenario::{Fault, Scenario, read_device, read_devices, read_host_ftl};
 use flashweir_sim::host_ftl::check_host_ftl;
@@ -30,8 +31,14 @@ pub(crate) fn resolve_paged(devices: &[String], set: &[String]) -> Outcome<Vec<D
     Ok(all)
 }
 
-/// The devices for a file system: of append segments if it is for those, and with sectors that can be written in place otherwise.
-pub(crate) fn resolve_for(kind: Kind, devices: &[String], set: &[String]) -> Outcome<Vec<DeviceConfig>> {
+/// The devices for a file system, and the host FTL above each: of append segments if it is for those, and with sectors that can be
+/// written in place otherwise.
+pub(crate) fn resolve_for(
+    kind: Kind,
+    devices: &[String],
+    set: &[String],
+    host_ftl: Option<&str>,
+) -> Outcome<Vec<(DeviceConfig, Option<HostFtlConfig>)>> {
     let all = resolve(devices, set)?;
     let name = kind.name();
     for config in &all {
@@ -49,11 +56,22 @@ pub(crate) fn resolve_for(kind: Kind, devices: &[String], set: &[String]) -> Out
                  --device"
             )));
         }
-        if !kind.appends() {
-            config.check_page_namespace().map_err(|error| Failure::Usage(format!("{device}: {error}")))?;
+    }
+    let ftls = host_ftls(host_ftl, &all)?;
+    for (config, ftl) in all.iter().zip(&ftls) {
+        let device = &config.name;
+        if !kind.appends() && ftl.is_none() {
+            config.check_jobs().map_err(|error| Failure::Usage(format!("{device}: {error}")))?;
+        }
+        if ftl.is_some() && config.geometry.unit_bytes.0 > BLOCK_BYTES as u64 {
+            return Err(Failure::Usage(format!(
+                "{device}: geometry.unit_bytes = {}: expected at most 4KiB: a host FTL takes whole mapping units, and file systems \
+                 write blocks of 4 KiB",
+                config.geometry.unit_bytes
+            )));
         }
     }
-    Ok(all)
+    Ok(all.into_iter().zip(ftls).collect())
 }
 
 /// The devices of a command line: each a preset or a file, every one with the keys of `set`.

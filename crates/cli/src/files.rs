@@ -47,6 +47,7 @@ use std::sync::atomic::AtomicBool;
   weir files oltp-read-write,tables=4,file_per_table=true,double_write=atomic --device share-960evo --format ext4 --journal-mode journal --checkpoint share
   weir files my.f --device my.toml --set buffer.capacity=64MiB --cache 256MiB --output json
   weir files varmail --device barrier-850 --format ext4 --commit dual               ext4 that orders instead of waiting
+  weir files varmail --device qblke --host-ftl qblke --set geometry.pages_per_block=64    on a host FTL
   weir files varmail --device barrier-850 --commit dual                             so does F2FS
 
 Each device gets an F2FS volume, or one of ext4 behind a block layer as Linux's, on which each workload makes its files; then all workloads run at once, each with its \
@@ -67,6 +68,9 @@ pub(crate) struct FilesArgs {
     /// Set a key of every device, as in buffer.capacity=64MiB; may be given several times
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
+    /// Put a host FTL above each device with an open channel: an assembly (pblk or qblke), and keys behind it, as in qblke,rings=4
+    #[arg(long, value_name = "ASSEMBLY,KEY=VALUE")]
+    host_ftl: Option<String>,
     /// The file system
     #[arg(long, value_name = "FORMAT", value_parser = kind(), default_value = "f2fs")]
     format: Kind,
@@ -266,6 +270,12 @@ impl FormatOptions {
     pub(crate) fn check_device(&self, device: &DeviceConfig, flush: &[FlushArg]) -> Outcome<()> {
         let name = &device.name;
         flush.iter().try_for_each(|flush| flush.check_device(device))?;
+        let has_channel = device.firmware == FirmwareKind::OpenChannel;
+        if self.is_dual() && has_channel {
+            return Err(Failure::Usage(format!(
+                "--commit cannot be `dual` on {name}: a host FTL has no barriers: expected --commit legacy"
+            )));
+        }
         if self.is_dual() && device.order.policy == PersistPolicy::None {
             return Err(Failure::Usage(format!(
                 "--commit cannot be `dual` on {name}: order.policy is none: expected --set \
@@ -298,6 +308,11 @@ pub(crate) fn check_shares(
     ];
     for (_, option, other) in shares.into_iter().filter(|(is_asked, ..)| *is_asked) {
         let (name, unit) = (&device.name, device.geometry.unit_bytes);
+        if device.firmware == FirmwareKind::OpenChannel {
+            return Err(Failure::Usage(format!(
+                "{option} cannot be `share` on {name}: a host FTL has no SHARE: expected {option} {other}"
+            )));
+        }
         let reason = match device.ftl.share.pages {
             0 => "ftl.share.pages is 0: expected --set ftl.share.pages=65536".to_owned(),
             _ if unit.0 != BLOCK_BYTES as u64 => format!(
@@ -343,9 +358,10 @@ impl JournalModeArg {
 impl FlushArg {
     /// Fails if a device cannot do it.
     pub(crate) fn check_device(self, device: &DeviceConfig) -> Outcome {
-        // Segments have it always, of prefixes.
+        // Segments have it always, of prefixes, and so have host FTLs.
         let has_none = device.buffer.range_flush == RangeFlushSupport::None;
-        if self == Self::Rflush && has_none && device.firmware != FirmwareKind::Append {
+        let is_page = !matches!(device.firmware, FirmwareKind::Append | FirmwareKind::OpenChannel);
+        if self == Self::Rflush && has_none && is_page {
             return Err(Failure::Usage(format!(
                 "--flush cannot be `rflush` on {}: buffer.range_flush is none: expected --set \
                  buffer.range_flush=selective, or another --flush",
@@ -394,7 +410,8 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
     let has_block_layer = args.format == Kind::Ext4 || args.options.commit.is_some();
     let block_layer = has_block_layer.then(HostConfig::default);
     let mut setups = Vec::new();
-    for device in resolve_for(args.format, &args.device, &args.set)? {
+    let devices = resolve_for(args.format, &args.device, &args.set, args.host_ftl.as_deref())?;
+    for (device, host_ftl) in devices {
         args.options.check_device(&device, &args.flush)?;
         for flush in &args.flush {
             setups.push(Setup {
@@ -402,6 +419,7 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
                 flush: flush.mode(),
                 mode: mode.clone(),
                 block_layer: block_layer.clone(),
+                host_ftl: host_ftl.clone(),
                 mount: MountOptions {
                     cache: args.cache.clone(),
                     costs: args.host,

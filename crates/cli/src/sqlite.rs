@@ -14,7 +14,7 @@ use crate::pool::Pool;
 use crate::values::{cache, kind, time, whole};
 use clap::{Args, ValueEnum};
 use flashweir_core::Duration;
-use flashweir_device::config::PersistPolicy;
+use flashweir_device::config::{FirmwareKind, PersistPolicy};
 use flashweir_fs::order::CommitMode;
 use flashweir_fs::vfs::{CacheConfig, HostCosts, MountOptions};
 use flashweir_fs::{Kind, Mode};
@@ -42,6 +42,9 @@ pub(crate) struct SqliteArgs {
     /// Set a key of every device, as in buffer.capacity=64MiB; may be given several times
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
+    /// Put a host FTL above each device with an open channel: an assembly (pblk or qblke), and keys behind it, as in qblke,rings=4
+    #[arg(long, value_name = "ASSEMBLY,KEY=VALUE")]
+    host_ftl: Option<String>,
     /// The file system
     #[arg(long, value_name = "FORMAT", value_parser = kind(), default_value = "ext4")]
     format: Kind,
@@ -209,7 +212,8 @@ impl SqliteArgs {
 
     fn setups(&self) -> Outcome<Vec<Setup>> {
         let mut setups = Vec::new();
-        for device in resolve_for(self.format, &self.device, &self.set)? {
+        let devices = resolve_for(self.format, &self.device, &self.set, self.host_ftl.as_deref())?;
+        for (device, host_ftl) in devices {
             self.flush.check_device(&device)?;
             check_shares(&device, self.checkpoint, self.clean)?;
             for journal in &self.journal {
@@ -218,6 +222,12 @@ impl SqliteArgs {
                 {
                     let mode = self.mode(order)?;
                     let is_dual = mode.commit_mode() == CommitMode::DualMode;
+                    if is_dual && device.firmware == FirmwareKind::OpenChannel {
+                        return Err(Failure::Usage(format!(
+                            "barriers cannot be on {}: a host FTL has none: expected --order none",
+                            device.name
+                        )));
+                    }
                     if is_dual && device.order.policy == PersistPolicy::None {
                         return Err(Failure::Usage(format!(
                             "barriers cannot be on {}: order.policy is none: expected --set order.policy=in-order-recovery, or \
@@ -235,6 +245,7 @@ impl SqliteArgs {
                     plan.check(is_dual, true).map_err(|why| Failure::Usage(format!("--{why}")))?;
                     setups.push(Setup {
                         device: device.clone(),
+                        host_ftl: host_ftl.clone(),
                         flush: self.flush.mode(),
                         mode,
                         mount: MountOptions {

@@ -20,7 +20,8 @@ use flashweir_fs::vfs::{
     ConfigError, Creds, Errno, Fs as _, MountOptions, PAGE_BYTES, Process, Vfs, VfsMetrics,
 };
 use flashweir_fs::{AnyFs, Kind, Mode, Mounted as _};
-use flashweir_host::HostConfig;
+use flashweir_host::{HostConfig, HostFtlConfig, HostFtlMetrics};
+use flashweir_sim::host_ftl::Disk;
 use flashweir_sim::live::Tear;
 use flashweir_sim::measure::{DeviceTotals, Distribution, TraceHash, WorkloadResult};
 use flashweir_sim::stack::{FlushMode, Port, Slot, Stack};
@@ -50,6 +51,8 @@ pub struct Setup {
     pub mode: Mode,
     /// The block layer between it and the device, if there is one.
     pub block_layer: Option<HostConfig>,
+    /// The host FTL between that and the device, if there is one.
+    pub host_ftl: Option<HostFtlConfig>,
     /// Page cache and host costs.
     pub mount: MountOptions,
     /// The workloads, each with a name of its own.
@@ -241,10 +244,8 @@ pub fn run(
 ) -> Result<Option<FilesResult>, FilesError> {
     let options = DeviceOptions { seed: setup.seed, track_contents: true, planted: None };
     let device = Device::new(setup.device.clone(), options);
-    let mut stack = match setup.block_layer {
-        None => Stack::new(device, setup.flush),
-        Some(ref host) => Stack::with_block_layer(device, setup.flush, host.clone()),
-    };
+    let disk = Disk::new(device, setup.host_ftl.as_ref());
+    let mut stack = Stack::above(disk, setup.flush, setup.block_layer.clone());
     let preparing = stack.spawn_for(prepare(setup.clone(), stack.port(), stack.handle()));
     while !preparing.is_set() {
         go_on(&mut stack, || preparing.is_set())?;
@@ -349,6 +350,7 @@ pub struct Counters {
     pub at: Instant,
     /// Counters of the device.
     pub device: DeviceMetrics,
+    host_ftl: Option<HostFtlMetrics>,
     nand: NandMetrics,
     vfs: VfsMetrics,
     fs: (&'static str, Vec<Metric>),
@@ -378,16 +380,19 @@ impl Counters {
 
     /// Counters of now, which is `at`.
     pub fn now(port: &Port, vfs: &Vfs<AnyFs>, at: Instant) -> Self {
-        let (device, nand) = port.with_device(|device| (*device.metrics(), *device.nand_metrics()));
+        let (device, nand) = (port.device_metrics(), port.with_device(|device| *device.nand_metrics()));
+        let host_ftl = port.host_ftl_metrics();
         let fs = (vfs.fs().name(), vfs.fs().metrics());
         let disk_writes = port.write_latencies();
-        Self { at, device, nand, vfs: vfs.metrics(), fs, dbs: Vec::new(), disk_writes }
+        Self { at, device, host_ftl, nand, vfs: vfs.metrics(), fs, dbs: Vec::new(), disk_writes }
     }
 
     /// Differences from `earlier`, by name.
     pub fn since(&self, earlier: &Self) -> BTreeMap<String, u64> {
         let mut all = BTreeMap::new();
+        let of_ftl = self.host_ftl.zip(earlier.host_ftl).map(|(now, before)| now.since(&before).list());
         let lists = [
+            ("host_ftl", of_ftl.unwrap_or_default()),
             ("device", self.device.since(&earlier.device).list().to_vec()),
             ("nand", self.nand.since(&earlier.nand).list().to_vec()),
             ("vfs", self.vfs.since(&earlier.vfs).list().to_vec()),
@@ -591,6 +596,7 @@ mod tests {
             flush,
             mode: Mode::default(),
             block_layer: None,
+            host_ftl: None,
             mount: MountOptions { costs: HostCosts::preset("server").unwrap(), ..MountOptions::default() },
             workloads: vec![("sync".into(), Work::Fio(jobs)), ("mail".into(), Work::Filebench(mail))],
             seed: 1,

@@ -17,12 +17,12 @@
 //!
 //! Deliberately absent: clocks, and the use that a host makes of an answer.
 
-use crate::host_ftl::Disk;
+use crate::host_ftl::{Disk, seen_above};
 use crate::request::Kind;
 use crate::timeline::{Asked, Findings, Timeline};
 use flashweir_core::random::mix;
 use flashweir_core::{Agenda, Command, CommandId, DeviceError, Done, Instant, Lba, Link, Lpn, Op};
-use flashweir_device::{Device, Effect, Event, Media, Torn};
+use flashweir_device::{Device, DeviceMetrics, Effect, Event, Media, Torn};
 use flashweir_host::{BlockLayer, Chain, Dispatch, Effect as Said, HostConfig, HostFtl, Input};
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
@@ -253,6 +253,18 @@ impl<O: Own> Engine<O> {
         self.layers.all().next()
     }
 
+    /// Sectors that requests of the host may name.
+    pub(crate) fn capacity_lbas(&self) -> u64 {
+        let of_ftl = self.host_ftl().map(|ftl| ftl.layout().user_units * ftl.layout().unit_sectors);
+        of_ftl.unwrap_or_else(|| self.device.geometry().capacity_lbas())
+    }
+
+    /// Counters of the device as they are for the host.
+    pub(crate) fn metrics(&self) -> DeviceMetrics {
+        let device = self.device.metrics();
+        self.host_ftl().map_or(*device, |ftl| seen_above(device, ftl.metrics()))
+    }
+
     /// Traces all following events with the timeline that `make` returns; no command may be in flight, and the only layer,
     /// if there is one, is a block layer.
     pub(crate) fn trace(&mut self, make: impl FnOnce(&mut Device) -> Timeline) {
@@ -423,6 +435,20 @@ impl<O: Own> Engine<O> {
         }
         self.happen(now, moment, host);
         true
+    }
+
+    /// Executes the next event of the agenda or of a layer, and delivers what follows from it; returns its time. The host has no events.
+    pub(crate) fn turn(&mut self, host: &mut impl Host) -> Option<Instant> {
+        let (now, moment) = self.pop()?;
+        self.happen(now, moment, host);
+        self.deliver(now, host);
+        Some(now)
+    }
+
+    /// Lets a host FTL begin what it does by itself.
+    pub(crate) fn begin(&mut self, now: Instant, host: &mut impl Host) {
+        self.layers.handle(now, Input::Wake, &mut self.said);
+        self.deliver(now, host);
     }
 
     /// Executes all events up to and including `until`, or up to the host's next event.

@@ -150,6 +150,7 @@ pub(crate) fn seen_above(device: &DeviceMetrics, ftl: &HostFtlMetrics) -> Device
         filler_units: ftl.padded_units,
         meta_units: ftl.meta_units,
         flushes: ftl.flushes,
+        range_flushes: ftl.range_flushes,
         ..*device
     }
 }

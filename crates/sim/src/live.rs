@@ -11,10 +11,12 @@
 //! Deliberately absent: clocks, sockets, bytes of any protocol.
 
 use crate::engine::{Answer, Engine, Host, Nothing};
+use crate::host_ftl::Disk;
 use crate::timeline::{Findings, Timeline};
-use flashweir_core::{Command, Duration, Instant, Op};
+use flashweir_core::{Command, Duration, Instant, Lpn, Op, Payload};
 use flashweir_device::{Device, DeviceOptions, Recovery, RecoveryReport};
-use flashweir_host::Chain;
+use flashweir_host::HostFtl;
+use std::collections::BTreeMap;
 
 pub use crate::engine::Tear;
 
@@ -37,34 +39,85 @@ impl Host for Vec<Finished> {
     }
 }
 
-/// One device and one link.
+/// One device and one link, and the host FTL above them if there is one.
 #[derive(Debug)]
 pub struct Live {
     engine: Engine<Nothing>,
+    /// Time of the last event.
+    now: Instant,
+    /// Above a host FTL: unanswered commands, and when each was submitted.
+    asked: BTreeMap<u64, Instant>,
 }
 
 impl Live {
     /// Makes a device that has just woken up, at virtual time zero.
-    pub fn new(mut device: Device) -> Self {
+    pub fn new(device: Device) -> Self {
+        Self::above(device.into())
+    }
+
+    /// Makes a disk that has just woken up, at virtual time zero. A host FTL that has to recover has done so at [`Self::now`].
+    pub fn above(disk: Disk) -> Self {
+        let (mut device, layers) = disk.into_layers(None);
         device.forgo_digest();
-        Self { engine: Engine::new(device, Chain::new()) }
+        let mut live =
+            Self { engine: Engine::new(device, layers), now: Instant::ZERO, asked: BTreeMap::new() };
+        if live.engine.has_layers() {
+            live.engine.begin(Instant::ZERO, &mut ());
+            while live.host_ftl().is_some_and(|ftl| !ftl.is_ready()) {
+                live.now = live.engine.turn(&mut ()).expect("a host FTL recovers by its reads");
+            }
+        }
+        live
     }
 
     /// Returns the time of the last event.
     pub fn now(&self) -> Instant {
-        self.engine.now()
+        self.now.max(self.engine.now())
     }
 
     /// Returns the time of the next event.
     #[inline]
     pub fn next(&self) -> Option<Instant> {
-        self.engine.peek()
+        match self.engine.next_wake() {
+            Some(wake) => Some(self.engine.peek().map_or(wake, |next| next.min(wake))),
+            None => self.engine.peek(),
+        }
     }
 
     /// Returns the number of unfinished commands.
     #[inline]
     pub fn in_flight(&self) -> usize {
-        self.engine.in_flight()
+        if self.engine.has_layers() { self.asked.len() } else { self.engine.in_flight() }
+    }
+
+    /// The host FTL, if there is one.
+    pub fn host_ftl(&self) -> Option<&HostFtl> {
+        self.engine.host_ftl()
+    }
+
+    /// Sectors that commands may name.
+    pub fn capacity_lbas(&self) -> u64 {
+        self.engine.capacity_lbas()
+    }
+
+    /// The content that a read of this unit would return now; `None` if it was never written or is deallocated. It takes no time.
+    pub fn peek(&self, lpn: Lpn) -> Option<Payload> {
+        let device = self.device();
+        let Some(ftl) = self.host_ftl() else { return device.peek(lpn) };
+        match ftl.find(lpn)? {
+            Ok(payload) => Some(payload),
+            Err(place) => device.media().payload(device.geometry().open_unit(place)),
+        }
+    }
+
+    /// Whether a unit has content.
+    pub fn is_mapped(&self, lpn: Lpn) -> bool {
+        self.host_ftl().map_or_else(|| self.device().is_mapped(lpn), |ftl| ftl.find(lpn).is_some())
+    }
+
+    /// Whether what was written is durable when the write completes, without a FLUSH.
+    pub fn completion_is_durable(&self) -> bool {
+        self.host_ftl().is_none() && self.device().config().completion_is_durable()
     }
 
     /// Returns the device.
@@ -104,20 +157,45 @@ impl Live {
 
     /// Submits a command at `at`, or now if `at` has passed. Its id is the token with which it finishes.
     pub fn submit_command(&mut self, at: Instant, mut command: Command, finished: &mut Vec<Finished>) {
-        self.engine.advance(at, finished);
+        self.advance(at, finished);
+        let submitter = command.queue;
         command.queue %= self.engine.queues();
-        let now = at.max(self.engine.now());
-        self.engine.submit(now, now, command, 0, finished);
+        let now = at.max(self.now());
+        if !self.engine.has_layers() {
+            return self.engine.submit(now, now, command, submitter, finished);
+        }
+        self.asked.insert(command.id.0, now);
+        let first = finished.len();
+        self.engine.submit(now, now, command, submitter, finished);
+        self.engine.deliver(now, finished);
+        self.date(finished, first);
     }
 
     /// Executes all events up to and including `until`.
     pub fn advance(&mut self, until: Instant, finished: &mut Vec<Finished>) {
-        self.engine.advance(until, finished);
+        if !self.engine.has_layers() {
+            return self.engine.advance(until, finished);
+        }
+        while self.next().is_some_and(|next| next <= until) && self.step(finished) {}
     }
 
     /// Executes the next event; returns false if there is none.
     pub fn step(&mut self, finished: &mut Vec<Finished>) -> bool {
-        self.engine.step(finished)
+        if !self.engine.has_layers() {
+            return self.engine.step(finished);
+        }
+        let first = finished.len();
+        let Some(now) = self.engine.turn(finished) else { return false };
+        self.now = now;
+        self.date(finished, first);
+        true
+    }
+
+    /// Layers do not know when a command was submitted.
+    fn date(&mut self, finished: &mut [Finished], first: usize) {
+        for finished in &mut finished[first..] {
+            finished.submitted = self.asked.remove(&finished.token).expect("a command finishes once");
+        }
     }
 
     /// Cuts the power at `at`, up to which all events were executed, and brings the device back: unfinished commands
@@ -127,13 +205,26 @@ impl Live {
     pub fn cut(self, at: Instant, options: DeviceOptions, tear: Tear) -> (Self, RecoveryReport) {
         let media = self.engine.cut_media(at, tear);
         let config = self.device().config().clone();
+        let host_ftl = self.host_ftl().map(|ftl| ftl.config().clone());
         drop(self);
-        let (device, report) = Recovery::begin(&config, options, media).finish();
-        (Self::new(device), report)
+        let (device, mut report) = Recovery::begin(&config, options, media).finish();
+        let live = Self::above(Disk::recover(device, host_ftl.as_ref()));
+        if let Some(ftl) = live.host_ftl() {
+            report.time += live.elapsed();
+            report.pages_read += ftl.metrics().recovery_reads;
+            report.units += ftl.mapped_units();
+        }
+        (live, report)
     }
 
-    /// Shuts the device down in order: its commands are finished and flushed.
-    pub fn shut_down(self) -> Device {
+    /// Shuts the disk down in order: its commands are finished and flushed.
+    pub fn shut_down(mut self) -> Device {
+        if self.engine.has_layers() {
+            let mut finished = Vec::new();
+            while self.in_flight() > 0 && self.step(&mut finished) {}
+            self.submit(self.now(), 0, Op::Flush, false, u64::MAX, &mut finished);
+            while self.in_flight() > 0 && self.step(&mut finished) {}
+        }
         self.engine.shut_down()
     }
 

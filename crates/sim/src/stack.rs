@@ -10,7 +10,8 @@
 //! part of one that a block layer merged; a power cut drops every task and all requests that wait in a block layer, and
 //! later requests to a port are refused.
 
-use crate::engine::{self, Engine, Host, Nothing, Tear, block_layer};
+use crate::engine::{self, Engine, Host, Nothing, Tear};
+use crate::host_ftl::Disk;
 use crate::measure::{Distribution, LatencyRecorder};
 use flashweir_core::command::{APPEND_NAMESPACE, Contents, RangeFlush, SegmentId, SharePair};
 use flashweir_core::units::LBA_BYTES;
@@ -19,12 +20,12 @@ use flashweir_core::{
     executor::Handle,
 };
 use flashweir_device::config::FirmwareKind;
-use flashweir_device::{Device, DeviceOptions, Recovery, RecoveryReport};
+use flashweir_device::{Device, DeviceMetrics, DeviceOptions, Recovery, RecoveryReport};
 use flashweir_fs::port::{
     Answer, AppendPort, BLOCK_BYTES, Block, BlockPort, InOrder, PortError, Progress, Remap, Request,
     Selection, Share, Ticket, Tickets, Write, bytes_of,
 };
-use flashweir_host::{BlockLayer, Chain, HostConfig};
+use flashweir_host::{BlockLayer, HostConfig, HostFtlMetrics};
 use std::cell::RefCell;
 use std::fmt;
 use std::future::Future;
@@ -148,8 +149,9 @@ struct Shared {
     mode: FlushMode,
     requests: Requests,
     news: News,
+    has_layers: bool,
     /// Configuration of the block layer, if there is one.
-    host: Option<HostConfig>,
+    block_layer: Option<HostConfig>,
 }
 
 /// The port of a [`Stack`].
@@ -189,7 +191,7 @@ impl Shared {
             return Ticket::done(Err(PortError::Device(DeviceError::NotSupported("anything without power"))));
         };
         let (progress, ticket) = self.requests.tickets.ticket();
-        if self.host.is_none() {
+        if !self.has_layers {
             progress.dispatched();
             engine.advance(self.now, &mut self.news);
         }
@@ -213,7 +215,7 @@ impl Shared {
 
     /// Passes the progress of requests to their tickets.
     fn deliver(&mut self) {
-        if self.host.is_some() {
+        if self.has_layers {
             if let Some(engine) = &mut self.engine {
                 engine.deliver(self.now, &mut self.requests);
             }
@@ -365,7 +367,7 @@ impl AppendPort for Port {
 impl BlockPort for Port {
     fn capacity_blocks(&self) -> u64 {
         let shared = self.shared.borrow();
-        shared.engine.as_ref().map_or(0, |engine| engine.device().geometry().capacity_lbas() / LBAS)
+        shared.engine.as_ref().map_or(0, |engine| engine.capacity_lbas() / LBAS)
     }
 
     fn handles(&self) -> u8 {
@@ -405,6 +407,17 @@ impl Port {
             .writes
             .as_ref()
             .map_or_else(Distribution::default, |(_, writes)| writes.distribution())
+    }
+
+    /// Counters of the device, as they are for those above a host FTL. Panics after a power cut.
+    pub fn device_metrics(&self) -> DeviceMetrics {
+        self.shared.borrow().engine.as_ref().expect("the power is on").metrics()
+    }
+
+    /// Counters of the host FTL, if there is one. Panics after a power cut.
+    pub fn host_ftl_metrics(&self) -> Option<HostFtlMetrics> {
+        let shared = self.shared.borrow();
+        shared.engine.as_ref().expect("the power is on").host_ftl().map(|ftl| *ftl.metrics())
     }
 
     /// Passes the device to `look`. Panics after a power cut.
@@ -453,18 +466,25 @@ impl Stack {
         Self::on(device, mode, Some(host))
     }
 
+    /// Makes a stack on a disk, which may have a host FTL, with a block layer on top if one is configured. Panics if that is not valid
+    /// there.
+    pub fn above(mut disk: Disk, mode: FlushMode, block_layer: Option<HostConfig>) -> Self {
+        disk.device.forgo_digest();
+        Self::with_contents(disk, mode, block_layer)
+    }
+
     /// Makes a stack whose media can be compared ([`flashweir_device::Media::digest`]), which costs a pass over every
     /// byte.
     pub fn with_digest(device: Device, mode: FlushMode) -> Self {
-        Self::with_contents(device, mode, None)
+        Self::with_contents(device.into(), mode, None)
     }
 
-    fn on(mut device: Device, mode: FlushMode, host: Option<HostConfig>) -> Self {
-        device.forgo_digest();
-        Self::with_contents(device, mode, host)
+    fn on(device: Device, mode: FlushMode, host: Option<HostConfig>) -> Self {
+        Self::above(device.into(), mode, host)
     }
 
-    fn with_contents(device: Device, mode: FlushMode, host: Option<HostConfig>) -> Self {
+    fn with_contents(disk: Disk, mode: FlushMode, block_layer: Option<HostConfig>) -> Self {
+        let device = &disk.device;
         let geometry = device.geometry();
         let unit_bytes = geometry.unit_bytes as usize;
         // Beside a page namespace segments are not for file systems.
@@ -472,15 +492,16 @@ impl Stack {
             FirmwareKind::Append => (geometry.segment_lbas() / LBAS) as u32,
             FirmwareKind::Page | FirmwareKind::PageAndAppend | FirmwareKind::OpenChannel => 0,
         };
-        let layers = host.clone().map_or_else(Chain::new, |config| block_layer(&device, config));
+        let (device, layers) = disk.into_layers(block_layer.clone());
         let (pending, free, tickets) = (Vec::new(), Vec::new(), Tickets::default());
         let shared = Shared {
             now: Instant::ZERO,
+            has_layers: !layers.is_empty(),
             engine: Some(Engine::new(device, layers)),
             mode,
             requests: Requests { pending, free, tickets, unit_bytes, segment_blocks, writes: None },
             news: News::default(),
-            host,
+            block_layer,
         };
         Self { executor: Executor::new(), shared: Rc::new(RefCell::new(shared)) }
     }
@@ -616,19 +637,21 @@ impl Stack {
         engine.shut_down()
     }
 
-    /// Cuts the power now: the tasks are dropped, and the device comes back by its own recovery, at virtual time zero.
+    /// Cuts the power now: the tasks are dropped, and the device comes back by its own recovery, at virtual time zero. A host FTL
+    /// recovers with the first request, and answers it then.
     pub fn cut(mut self, options: DeviceOptions, tear: Tear) -> (Self, RecoveryReport) {
         self.executor.clear();
-        let (engine, now, mode, host) = {
+        let (engine, now, mode, block_layer) = {
             let mut shared = self.shared.borrow_mut();
             let engine = shared.engine.take().expect("the power is on");
-            (engine, shared.now, shared.mode, shared.host.take())
+            (engine, shared.now, shared.mode, shared.block_layer.take())
         };
         let media = engine.cut_media(now, tear);
         let config = engine.device().config().clone();
+        let host_ftl = engine.host_ftl().map(|ftl| ftl.config().clone());
         drop(engine);
         let (device, report) = Recovery::begin(&config, options, media).finish();
-        (Self::on(device, mode, host), report)
+        (Self::above(Disk::recover(device, host_ftl.as_ref()), mode, block_layer), report)
     }
 }
 
@@ -670,7 +693,7 @@ mod tests {
     use flashweir_device::presets::preset;
     use flashweir_fs::f2fs;
     use flashweir_fs::port::block_on;
-    use flashweir_host::{CfqConfig, DeadlineConfig, Dispatch, Effect, Input, Scheduler, Wait};
+    use flashweir_host::{CfqConfig, Chain, DeadlineConfig, Dispatch, Effect, Input, Scheduler, Wait};
     use std::collections::BTreeSet;
 
     const OPTIONS: DeviceOptions = DeviceOptions { seed: 1, track_contents: true, planted: None };

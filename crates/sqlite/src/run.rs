@@ -15,8 +15,9 @@ use flashweir_device::config::DeviceConfig;
 use flashweir_device::{Device, DeviceOptions};
 use flashweir_fs::Mode;
 use flashweir_fs::vfs::{Creds, Fs as _, MountOptions, Vfs};
-use flashweir_host::HostConfig;
+use flashweir_host::{HostConfig, HostFtlConfig};
 use flashweir_lab::files::{Counters, FilesError};
+use flashweir_sim::host_ftl::Disk;
 use flashweir_sim::measure::{DeviceTotals, TraceHash, WorkloadResult};
 use flashweir_sim::stack::{FlushMode, Port, Stack};
 use flashweir_sim::volume::{MakeOptions, make};
@@ -33,6 +34,8 @@ pub struct Setup {
     pub device: DeviceConfig,
     /// Treatment of flushes.
     pub flush: FlushMode,
+    /// The host FTL below the block layer, if there is one.
+    pub host_ftl: Option<HostFtlConfig>,
     /// The file system, which is behind a block layer as Linux's. Barriers need its dual mode.
     pub mode: Mode,
     /// Page cache and host costs.
@@ -145,7 +148,8 @@ const MOMENTS: u32 = 1 << 14;
 pub fn run(setup: &Setup, goes_on: &mut dyn FnMut() -> bool) -> Result<Option<SqliteResult>, RunError> {
     let options = DeviceOptions { seed: setup.seed, track_contents: true, planted: None };
     let device = Device::new(setup.device.clone(), options);
-    let mut stack = Stack::with_block_layer(device, setup.flush, HostConfig::default());
+    let disk = Disk::new(device, setup.host_ftl.as_ref());
+    let mut stack = Stack::above(disk, setup.flush, Some(HostConfig::default()));
     let running = stack.spawn_for(task(setup.clone(), stack.port(), stack.handle()));
     while !running.is_set() {
         for _ in 0..MOMENTS {

@@ -69,6 +69,7 @@ fn inserts((device, costs): (&str, &str), variant: usize, x: f64, seed: u64, sca
     };
     let setup = Setup {
         device: barrier_device(device, commit_mode),
+        host_ftl: None,
         flush: FlushMode::Flush,
         mode: Ext4Options { commit_mode, barrier, ..Ext4Options::default() }.into(),
         mount: MountOptions {

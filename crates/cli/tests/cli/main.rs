@@ -96,7 +96,7 @@ const FILES: [(&str, &str); 29] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 259] = [
+const BAD: [(&str, &str); 263] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("check", "missing: --verify <SHELL COMMAND>, <COMMAND>..."),
     ("check --verify true --", "missing: <COMMAND>..."),
@@ -153,6 +153,10 @@ const BAD: [(&str, &str); 259] = [
     ("fio job.fio --device qblke --host-ftl pblk --set host_ftl.assembly=qblke", "--set host_ftl: a host FTL is no key of a device here: expected --host-ftl, as in --host-ftl qblke,rings=4"),
     ("fio job.fio --device ocssd-2.0 --host-ftl pblk", "open.cached_units = 64: expected 0 below a host FTL, which does not serve the last units of an open chunk itself; or open.version = \"1.2\", whose device does"),
     ("fio job.fio --device qblke --host-ftl pblk --perfetto x.json", "--perfetto follows no request through a host FTL, which qblke needs: expected a device with pages, such as qblke-page"),
+    ("files varmail --device qblke", "qblke: firmware = open-channel: expected page: a host without an FTL of its own needs a device with a page namespace (of the medium of QBLKe there is `qblke-page`), or a host FTL above it: --host-ftl pblk or qblke, or [host_ftl] in a scenario"),
+    ("files varmail --device qblke --host-ftl qblke --format ext4 --commit dual", "--commit cannot be `dual` on qblke: a host FTL has no barriers: expected --commit legacy"),
+    ("files varmail --device qblke --host-ftl qblke --clean share", "--clean cannot be `share` on qblke: a host FTL has no SHARE: expected --clean copy"),
+    ("sqlite --device qblke --host-ftl qblke --order all", "barriers cannot be on qblke: a host FTL has none: expected --order none"),
     ("explain job.fio --device qblke", "weir explain follows no request through a host FTL, which qblke needs: expected a device with pages, such as qblke-page"),
     ("fio job.fio --device sata-mlc --set geometry.chanels=8", "unknown key `geometry.chanels` in device 0 (sata-mlc); did you mean `channels`? Known keys: blocks_per_plane, channels, chips_per_channel, dies_per_chip, page_bytes, pages_per_block, planes_per_die, unit_bytes"),
     ("fio job.fio --device sata-mlc --set timing.read=75", "`timing.read` in device 0 (sata-mlc) cannot be 75: expected a duration such as \"75us\", or a list of them"),

@@ -4,8 +4,9 @@
 //!
 //! Invariant: an FTL is put aside only when it waits for nothing from below.
 
+use super::config::HostFtlConfig;
 use super::state::HostFtl;
-use flashweir_core::Instant;
+use flashweir_core::{Instant, Lpn};
 
 impl HostFtl {
     /// Whether no command of it is under way or to be offered, and no request waits.
@@ -27,9 +28,19 @@ impl HostFtl {
         self.pad_at.fill(None);
     }
 
+    /// Its configuration.
+    pub fn config(&self) -> &HostFtlConfig {
+        &self.config
+    }
+
     /// Data units of a line whose blocks are all good.
     pub fn line_units(&self) -> u64 {
         u64::from(self.layout.data_units())
+    }
+
+    /// Units that have content.
+    pub fn mapped_units(&self) -> u64 {
+        (0..self.layout.user_units).filter(|&unit| self.find(Lpn(unit)).is_some()).count() as u64
     }
 
     /// Bytes of memory that the map takes: a word for each unit.

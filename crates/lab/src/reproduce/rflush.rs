@@ -224,6 +224,7 @@ fn setup(variant: usize, buffer: u64, seed: u64, scale: Scale, workloads: Vec<(S
         flush: FlushMode::ALL[variant],
         mode: Mode::default(),
         block_layer: None,
+        host_ftl: None,
         mount: MountOptions {
             cache: CacheConfig::of_bytes((1 << 30) / part),
             costs: HostCosts::preset("server").expect("a preset"),

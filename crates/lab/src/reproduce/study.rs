@@ -136,6 +136,7 @@ pub(super) fn on_server(
         flush: FlushMode::Flush,
         mode,
         block_layer: None,
+        host_ftl: None,
         mount: MountOptions {
             cache: CacheConfig::of_bytes(cache_bytes),
             costs: HostCosts::preset("server").expect("it comes with the program"),

@@ -1,17 +1,23 @@
 //! Raw jobs above a host FTL: what they write is what they read, each through a ring of its own, and what the FTL counts is in the results.
 
-use flashweir_core::command::Handle;
-use flashweir_core::{Duration, Instant, Lba};
+use flashweir_core::command::{Handle, pattern};
+use flashweir_core::{Data, Duration, Instant, Lba, Lpn, Op, Payload};
 use flashweir_device::config::{ChunkSpan, DeviceConfig};
 use flashweir_device::presets::preset;
-use flashweir_device::{Device, DeviceOptions};
+use flashweir_device::{Device, DeviceOptions, Recovery, Torn};
+use flashweir_fs::port::BlockPort as _;
+use flashweir_fs::vfs::{Creds, MountOptions, OpenFlags, Sink, Source, SyncKind, Vfs};
 use flashweir_host::{BlockLayer, HostConfig, HostFtlConfig};
 use flashweir_sim::host_ftl::{Disk, capacity_lbas, check_host_ftl};
+use flashweir_sim::live::{Live, Tear};
 use flashweir_sim::measure::{MetricValue, RunResult};
 use flashweir_sim::precondition::{Mode, Precondition};
 use flashweir_sim::request::{Kind, Request};
+use flashweir_sim::stack::{FlushMode, Stack};
+use flashweir_sim::volume::{MakeOptions, make, mount_on};
 use flashweir_sim::workload::{Step, Workload};
 use flashweir_sim::world::{JobSetup, World};
+use std::rc::Rc;
 
 /// Sectors of a mapping unit.
 const UNIT: u64 = 8;
@@ -186,7 +192,7 @@ fn a_state_is_made_through_the_ftl() {
         let units = above.layout().user_units;
         let filled = (units as f64 * 0.9) as u64;
         assert_eq!(above.metrics().user_units, filled + (filled as f64 * 0.5) as u64);
-        let is_there = |unit| above.find(flashweir_core::Lpn(unit)).is_some();
+        let is_there = |unit| above.find(Lpn(unit)).is_some();
         assert!((0..filled).all(is_there) && !(filled..units).any(is_there));
         let world = mixed(disk, None);
         let result = world.finish("small", "mixed", 1).0;
@@ -225,4 +231,125 @@ fn what_does_not_fit_is_refused_in_one_sentence() {
     assert_eq!(rings, "host_ftl.rings = 0: expected 1 to 128");
     let queues = check_host_ftl(&HostFtlConfig { queues: 65, ..ftl }, &config).unwrap_err();
     assert_eq!(queues, "host_ftl.queues = 65: expected at most 64, as the link has, or 0 for all of them");
+}
+
+/// What was synced in files is there after a power cut of the whole stack, host FTL included, and the volume is consistent.
+#[test]
+fn synced_files_survive_cuts_above_a_host_ftl() {
+    const FILES: u8 = 12;
+    let name = |file: u8| format!("/file-{file}");
+    let layer = Some(HostConfig::default());
+    for (kind, block_layer) in [
+        (flashweir_fs::Kind::F2fs, None),
+        (flashweir_fs::Kind::F2fs, layer.clone()),
+        (flashweir_fs::Kind::Ext4, layer),
+    ] {
+        for (config, ftl) in all() {
+            let mut config = config;
+            config.geometry.pages_per_block = 32;
+            for seed in 0..2 {
+                let options = DeviceOptions { seed, track_contents: true, planted: None };
+                let below = Disk::new(Device::new(config.clone(), options), Some(&ftl));
+                let mut first = Stack::above(below, FlushMode::Flush, block_layer.clone());
+                assert_eq!(
+                    first.port().capacity_blocks() * UNIT,
+                    capacity_lbas(&config, Some(&ftl)).unwrap()
+                );
+                let (port, handle) = (first.port(), first.handle());
+                let synced = first.block_on(async move {
+                    let fs =
+                        make(port, FlushMode::Flush, &flashweir_fs::Mode::from(kind), MakeOptions::default())
+                            .await
+                            .unwrap();
+                    let vfs = Vfs::mount(fs, handle, MountOptions::default()).unwrap();
+                    let process = vfs.process(Creds::ROOT);
+                    for file in 0..FILES {
+                        let flags = OpenFlags::READ_WRITE.create();
+                        let open = process.open(name(file), flags, 0o644).await.unwrap();
+                        open.pwrite(0, Source::bytes(&[1 + file; 10_000])).await.unwrap();
+                        // The last files are written and not synced.
+                        if file < FILES - 3 {
+                            open.sync(SyncKind::All).await.unwrap();
+                        }
+                        open.close().await.unwrap();
+                    }
+                });
+                assert_eq!(synced, Some(()));
+                let (mut second, _) = first.cut(options, Tear::Drawn(seed));
+                let checked = Rc::new(second.port());
+                let report = second.block_on(async move { kind.check(checked).await.unwrap() }).unwrap();
+                assert!(report.problems.is_empty(), "{kind:?}, seed {seed}: {:?}", report.problems);
+                let (port, handle) = (second.port(), second.handle());
+                let read = second.block_on(async move {
+                    let fs = mount_on(Rc::new(port), FlushMode::Flush, &flashweir_fs::Mode::from(kind))
+                        .await
+                        .unwrap();
+                    let vfs = Vfs::mount(fs, handle, MountOptions::default()).unwrap();
+                    let process = vfs.process(Creds::ROOT);
+                    for file in 0..FILES - 3 {
+                        let open = process.open(name(file), OpenFlags::READ, 0).await.unwrap();
+                        let mut bytes = vec![0; 10_001];
+                        let read = open.pread(0, Sink::bytes(&mut bytes)).await.unwrap();
+                        assert_eq!((read, &bytes[..10_000]), (10_000, &[1 + file; 10_000][..]));
+                    }
+                });
+                assert_eq!(read, Some(()), "{kind:?}, seed {seed}");
+            }
+        }
+    }
+}
+
+/// A live engine: commands of several submitters are answered, a flush covers all of them, and what it covered is there after a power cut and
+/// after a stop.
+#[test]
+fn a_live_disk_keeps_what_was_flushed() {
+    for (config, ftl) in all() {
+        for seed in 0..3 {
+            let options = DeviceOptions { seed, track_contents: true, planted: None };
+            let mut live = Live::above(Disk::new(Device::new(config.clone(), options), Some(&ftl)));
+            let mut finished = Vec::new();
+            for round in 0..4u64 {
+                for unit in 0..200 {
+                    let op = Op::Write {
+                        lba: Lba(unit * UNIT),
+                        blocks: UNIT as u32,
+                        data: Data::Pattern(1 + round),
+                    };
+                    // More submitters than rings.
+                    live.submit(live.now(), unit as u16 % 7, op, false, unit, &mut finished);
+                }
+                while live.in_flight() > 0 && live.step(&mut finished) {}
+            }
+            live.submit(live.now(), 3, Op::Flush, false, 1_000, &mut finished);
+            while live.in_flight() > 0 && live.step(&mut finished) {}
+            assert_eq!(finished.len(), 801);
+            assert!(
+                finished.iter().all(|finished| finished.result.is_ok() && finished.submitted <= finished.at)
+            );
+            // Not flushed: it may be there or not.
+            let op = Op::Write { lba: Lba(0), blocks: UNIT as u32, data: Data::Pattern(9) };
+            live.submit(live.now(), 0, op, false, 0, &mut finished);
+            let check = |live: &Live, least: u64| {
+                for unit in least..200 {
+                    let expected = Payload::Tag(pattern(4, Lpn(unit)));
+                    assert_eq!(live.peek(Lpn(unit)), Some(expected), "unit {unit}, seed {seed}");
+                }
+                assert!((200..300).all(|unit| !live.is_mapped(Lpn(unit))));
+            };
+            let (mut live, report) = live.cut(Instant::ZERO, options, Tear::Drawn(seed));
+            check(&live, 1);
+            assert!(
+                report.units >= 200 && report.time > Duration::ZERO && report.pages_read > 0,
+                "{report:?}"
+            );
+            live.submit(live.now(), 5, Op::Trim { lba: Lba(0), blocks: 8 }, false, 0, &mut finished);
+            let device = live.shut_down();
+            let media = device.cut(Instant::from_nanos(u64::MAX >> 1), |_| Torn::Damaged);
+            let (device, _) = Recovery::begin(&config, options, media).finish();
+            let live = Live::above(Disk::recover(device, Some(&ftl)));
+            assert!(!live.is_mapped(Lpn(0)), "a stop makes a deallocation durable");
+            check(&live, 1);
+            live.host_ftl().unwrap().audit();
+        }
+    }
 }

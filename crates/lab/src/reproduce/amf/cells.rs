@@ -334,6 +334,7 @@ fn setup(variant: usize, workload: Workload, flash: Flash, seed: u64, scale: Sca
         flush: FlushMode::Flush,
         // As in `weir files`.
         block_layer: (mode.kind == Kind::Ext4).then(HostConfig::default),
+        host_ftl: None,
         volume: MakeOptions {
             segments_per_section,
             overprovision: (mode.kind != Kind::Ext4).then_some(500),
