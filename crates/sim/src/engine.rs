@@ -262,7 +262,7 @@ impl<O: Own> Engine<O> {
     /// Counters of the device as they are for the host.
     pub(crate) fn metrics(&self) -> DeviceMetrics {
         let device = self.device.metrics();
-        self.host_ftl().map_or(*device, |ftl| seen_above(device, ftl.metrics()))
+        self.host_ftl().map_or(*device, |ftl| seen_above(device, &ftl.metrics()))
     }
 
     /// Traces all following events with the timeline that `make` returns; no command may be in flight, and the only layer,

@@ -417,7 +417,7 @@ impl Port {
     /// Counters of the host FTL, if there is one. Panics after a power cut.
     pub fn host_ftl_metrics(&self) -> Option<HostFtlMetrics> {
         let shared = self.shared.borrow();
-        shared.engine.as_ref().expect("the power is on").host_ftl().map(|ftl| *ftl.metrics())
+        shared.engine.as_ref().expect("the power is on").host_ftl().map(|ftl| ftl.metrics())
     }
 
     /// Passes the device to `look`. Panics after a power cut.
