@@ -15,8 +15,9 @@ use toml::{Table, Value};
 pub(super) const SHAPE: &str = "assembly = 'pblk'\nrings = 1\nentries = 0\nlines = 'device'\nlimits = 'windows'
 invalidation = 'deferred'\nover_provisioning = 0.11\nprograms_per_die = 1\npad_after = '2s'\nuser_active_for = '5s'
 retry_after = '100us'\nqueues = 1\ntrims = 'recorded'\nsequence = 'device'\ngc_readers = 1\nreads_first = false\ncpus = 0\nmap = 'lock'
-pool = 'lock'\nfull = 'retry'\n[costs]\napplication = '1ns'\nsystem = '1ns'\nwake = '1ns'\nturn = '1ns'\nlock = '1ns'\nhand_over = '1ns'
-line = '1ns'\nchange = '1ns'\nlookup = '1ns'\ncopy = '1ns'\npool = '1ns'";
+pool = 'lock'\nfull = 'retry'\ncosts.application = '1ns'\ncosts.system = '1ns'
+costs.wake = '1ns'\ncosts.turn = '1ns'\ncosts.lock = '1ns'\ncosts.hand_over = '1ns'\ncosts.line = '1ns'
+costs.change = '1ns'\ncosts.lookup = '1ns'\ncosts.copy = '1ns'\ncosts.pool = '1ns'";
 
 /// Names of the assemblies.
 const ASSEMBLIES: [&str; 4] = ["pblk", "qblke", "pblk-as-released", "qblke-as-released"];
@@ -37,7 +38,9 @@ pub fn read_host_ftl(option: &str, text: &str) -> Result<HostFtlConfig, Fault> {
             let reason = format!("`{part}` has no value: expected KEY=VALUE, as in rings=4");
             return Err(Fault::Invalid { place: option.to_owned(), reason });
         };
-        table.insert(key.trim().to_owned(), tree::command_line_value(value.trim()));
+        let path: Vec<&str> = key.trim().split('.').collect();
+        tree::set_path(&mut table, &path, &tree::command_line_value(value.trim()))
+            .map_err(|reason| Fault::Invalid { place: option.to_owned(), reason })?;
     }
     let base =
         base(assembly).ok_or_else(|| wrong("the assembly", option, format!("`{assembly}`"), assembly))?;
