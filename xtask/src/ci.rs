@@ -6,7 +6,7 @@
 //! Times are printed and never judged here; `cargo xtask bench --check` judges them.
 
 use crate::campaigns::{CRASH_DRAWN, CRASH_WORLDS, FILE_CUTS, SQLITE_CUTS};
-use crate::{file_pairs, freshness};
+use crate::{file_pairs, freshness, threads};
 use flashweir_judges::builds::{BUILD, cargo, weir, weir_builds};
 use flashweir_judges::host::{on_path, out_dir, root, seed};
 use flashweir_judges::steps::{Steps, Verdict, show, take};
@@ -55,6 +55,7 @@ fn checks(steps: &mut Steps, seed: u64) {
         show(cargo(seed).env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links").args(what))
     });
     steps.step("tests", || tests(seed));
+    steps.step("models of interleavings", || threads::models(seed));
     steps.step("documentation tests", || {
         show(cargo(seed).args(["test", "--locked", "--workspace", "--doc", "--quiet"]))
     });

@@ -43,6 +43,7 @@ const USAGE: &str = "usage: cargo xtask <command>
                            bugs made by rule in the durability paths, all in one build; counts those that CI's suites find
   bench [--check] [--runs N] [NAME...]
                            speed and memory bars, profile dist; --check fails where a bar is missed
+  loom                     every interleaving of a few threads of the host FTL on threads, and its planted bugs; part of `check`
   smp-costs                what locks, atomics, copies and wake-ups cost on two CPUs, into docs/evidence/smp-costs.json
   dist [--uncommitted]     an archive to publish: program, completions, manual, licences, and its SHA-256
   evidence [NAME...]       full counts, resumable, into docs/evidence/NAME.json; without a name: all
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         ["bench", rest @ ..] => bench::run(rest),
         ["mutants", rest @ ..] => mutants::command(rest),
         ["evidence", rest @ ..] => evidence::run(rest),
+        ["loom"] => threads::loom(),
         ["smp-costs"] => threads::costs(),
         ["dist", rest @ ..] => dist::run(rest),
         ["help" | "--help" | "-h"] => {

@@ -1,9 +1,24 @@
-//! `cargo xtask smp-costs`: what real threads measure, kept as evidence.
+//! `cargo xtask loom` and `cargo xtask smp-costs`: models of interleavings, and what real threads measure, kept as evidence.
 
 use flashweir_judges::builds::cargo;
-use flashweir_judges::host::{commit, machine, root, seed};
-use flashweir_judges::steps::take;
+use flashweir_judges::host::{commit, machine, root, seed, target_dir};
+use flashweir_judges::steps::{Verdict, show, take};
 use serde_json::Value;
+
+/// Runs loom's models; returns whether all hold.
+pub(crate) fn loom() -> Result<bool, String> {
+    Ok(matches!(models(seed()?), Verdict::Passed(_)))
+}
+
+/// Loom's models of `flashweir-threads`. Code is compiled with other atomics for them, and so into a directory of their own.
+pub(crate) fn models(seed: u64) -> Verdict {
+    let what = ["test", "--locked", "--release", "--quiet", "-p", "flashweir-threads", "--lib", "models"];
+    let dir = target_dir().join("loom");
+    // The planted bugs panic by the dozen.
+    let mut command = cargo(seed);
+    command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", dir).env("RUST_BACKTRACE", "0");
+    show(command.args(what))
+}
 
 /// Measures the costs of the parts of host FTLs and writes them down.
 pub(crate) fn costs() -> Result<bool, String> {

@@ -5,9 +5,42 @@
 //!
 //! Unsafe code is in [`spin`] alone: contents that threads share are atomic words ([`content`]).
 
+// Models have parts of it.
+#![cfg_attr(loom, allow(dead_code, unused_imports))]
+
+pub mod assembly;
+#[cfg(not(loom))]
+mod collector;
 pub mod content;
+#[cfg(not(loom))]
+pub mod disk;
 pub mod limiter;
+#[cfg(not(loom))]
+mod lines;
 pub mod map;
+#[cfg(not(loom))]
+mod medium;
+mod metrics;
+#[cfg(all(test, loom))]
+mod models;
+mod pending;
+#[cfg(loom)]
+mod planted;
 pub mod pool;
+#[cfg(not(loom))]
+mod recovery;
+mod ring;
+#[cfg(not(loom))]
+mod shared;
 pub mod spin;
 mod sync;
+mod versions;
+#[cfg(not(loom))]
+mod writer;
+
+pub use assembly::{Assembly, Geometry, GeometryError, PBLK, QBLKE, STEPS};
+#[cfg(not(loom))]
+pub use disk::{Disk, Fault, Handle, Ticket};
+#[cfg(not(loom))]
+pub use medium::Medium;
+pub use metrics::ThreadsMetrics;

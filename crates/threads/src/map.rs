@@ -37,6 +37,18 @@ impl AtomicMap {
         Word::unpack(self.words[lpn.0 as usize].load(Ordering::Acquire))
     }
 
+    /// What stands in a word, while `look` runs with it: under the lock, if there is one.
+    #[inline]
+    pub fn look<T>(&self, lpn: Lpn, look: impl FnOnce(Word) -> T) -> T {
+        let _guard = self.lock.as_ref().map(SpinLock::lock);
+        look(Word::unpack(self.words[lpn.0 as usize].load(Ordering::Acquire)))
+    }
+
+    /// Whether one lock is around all words.
+    pub fn is_locked(&self) -> bool {
+        self.lock.is_some()
+    }
+
     /// Replaces a word; returns the old one.
     #[inline]
     pub fn exchange(&self, lpn: Lpn, word: Word) -> Word {
@@ -55,5 +67,23 @@ impl AtomicMap {
             .compare_exchange(old.pack(), new.pack(), Ordering::AcqRel, Ordering::Acquire)
             .map(drop)
             .map_err(Word::unpack)
+    }
+
+    /// Replaces a word by what `change` makes of it, again and again until nobody else was faster; returns the old one.
+    ///
+    /// # Errors
+    /// The word for which `change` gave nothing.
+    #[inline]
+    pub fn update(&self, lpn: Lpn, mut change: impl FnMut(Word) -> Option<Word>) -> Result<Word, Word> {
+        let _guard = self.lock.as_ref().map(SpinLock::lock);
+        let word = &self.words[lpn.0 as usize];
+        let mut old = word.load(Ordering::Acquire);
+        loop {
+            let new = change(Word::unpack(old)).ok_or(Word::unpack(old))?;
+            match word.compare_exchange(old, new.pack(), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(old) => return Ok(Word::unpack(old)),
+                Err(now) => old = now,
+            }
+        }
     }
 }

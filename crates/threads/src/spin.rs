@@ -31,6 +31,12 @@ impl<T> std::fmt::Debug for SpinLock<T> {
     }
 }
 
+impl<T: Default> Default for SpinLock<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
 impl<T> SpinLock<T> {
     /// A free lock.
     pub fn new(value: T) -> Self {

@@ -1,0 +1,178 @@
+//! Which parts an FTL is made of, and the numbers that follow from a device's shape.
+//!
+//! Each step from pblk to QBLKe is a switch of its own (open-channel §9.5).
+
+use flashweir_ftl::limiter::Marks;
+
+/// Parts of an FTL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Assembly {
+    /// A ring for each CPU, in the place of one.
+    pub rings_per_cpu: bool,
+    /// A map of atomic words, and readers without locks, in the place of one lock around the map and readers that take the ring's.
+    pub map_is_atomic: bool,
+    /// Lines of a channel, in the place of those of the device.
+    pub channel_lines: bool,
+    /// A slab of descriptors for each worker, in the place of one pool behind a lock.
+    pub pool_per_cpu: bool,
+    /// Scores in the place of windows.
+    pub scores: bool,
+}
+
+/// Linux's, with one of everything.
+pub const PBLK: Assembly = Assembly {
+    rings_per_cpu: false,
+    map_is_atomic: false,
+    channel_lines: false,
+    pool_per_cpu: false,
+    scores: false,
+};
+
+/// The paper's.
+pub const QBLKE: Assembly = Assembly {
+    rings_per_cpu: true,
+    map_is_atomic: true,
+    channel_lines: true,
+    pool_per_cpu: true,
+    scores: true,
+};
+
+/// The steps between them, in the paper's order; each has those before it.
+pub const STEPS: [(&str, Assembly); 6] = [
+    ("pblk", PBLK),
+    ("rings", Assembly { rings_per_cpu: true, ..PBLK }),
+    ("map", Assembly { rings_per_cpu: true, map_is_atomic: true, ..PBLK }),
+    ("lines", Assembly { pool_per_cpu: false, scores: false, ..QBLKE }),
+    ("pool", Assembly { scores: false, ..QBLKE }),
+    ("qblke", QBLKE),
+];
+
+/// Shape of a device, and what the host makes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Geometry {
+    /// Channels.
+    pub channels: u32,
+    /// Dies of a channel.
+    pub dies_per_channel: u32,
+    /// Blocks of a die, over all of its planes.
+    pub blocks_per_die: u32,
+    /// Programs that fill a block.
+    pub programs_per_block: u32,
+    /// Units of 4 KiB that one program takes, on all planes of a die.
+    pub units_per_program: u32,
+    /// Logical units.
+    pub user_units: u64,
+    /// CPUs that have a ring each, where rings are for each CPU.
+    pub cpus: u32,
+    /// Handles at most at a time.
+    pub workers: u32,
+}
+
+/// A number that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GeometryError(pub String);
+
+impl std::fmt::Display for GeometryError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for GeometryError {}
+
+/// Places of a request at most.
+pub(crate) const REQUEST_UNITS: u64 = 64;
+
+impl Geometry {
+    /// Dies of the device.
+    pub fn dies(&self) -> u32 {
+        self.channels * self.dies_per_channel
+    }
+
+    /// Blocks of the device.
+    pub fn blocks(&self) -> u32 {
+        self.dies() * self.blocks_per_die
+    }
+
+    /// Units of a block.
+    pub fn block_units(&self) -> u64 {
+        u64::from(self.programs_per_block) * u64::from(self.units_per_program)
+    }
+
+    /// Units on the medium.
+    pub fn physical_units(&self) -> u64 {
+        u64::from(self.blocks()) * self.block_units()
+    }
+
+    /// The same device with a part of the medium, in percent, kept from the user.
+    pub fn over_provisioned(self, percent: u64) -> Self {
+        Self { user_units: self.physical_units() * (100 - percent) / 100, ..self }
+    }
+
+    /// Entries of each ring (open-channel §1.1, open-channel §2.2).
+    pub(crate) fn rings(&self, assembly: Assembly) -> Vec<u32> {
+        let all = (8 * self.units_per_program * self.dies()).next_power_of_two().max(128);
+        match assembly.rings_per_cpu {
+            false => vec![all],
+            true => vec![(all / self.cpus).max(32).max(2 * self.units_per_program); self.cpus as usize],
+        }
+    }
+
+    /// Groups of lines.
+    pub(crate) fn groups(&self, assembly: Assembly) -> u32 {
+        if assembly.channel_lines { self.channels } else { 1 }
+    }
+
+    /// Units of a line.
+    pub(crate) fn line_units(&self, assembly: Assembly) -> u64 {
+        u64::from(self.dies() / self.groups(assembly)) * self.block_units()
+    }
+
+    /// Units that are kept for what is in the rings, what fills up programs, and the copies of a victim: with less room the user
+    /// waits.
+    pub(crate) fn gate(&self, assembly: Assembly) -> u64 {
+        let rings = self.rings(assembly);
+        let entries: u64 = rings.iter().map(|&entries| u64::from(entries)).sum();
+        2 * self.line_units(assembly) + entries + rings.len() as u64 * u64::from(self.units_per_program) * 4
+    }
+
+    /// Numbers of a group's limiter (open-channel §7.2).
+    pub(crate) fn marks(&self, assembly: Assembly) -> Marks {
+        let groups = self.groups(assembly);
+        let line = self.dies() / groups;
+        let entries: u32 = self.rings(assembly).iter().sum();
+        let spare = (self.physical_units() - self.user_units) / self.block_units() / u64::from(groups);
+        let high = (spare as u32).saturating_sub(line).max(line + 1);
+        Marks { budget: entries / groups, high, reserve: line }
+    }
+
+    /// Whether an FTL can run on it.
+    ///
+    /// # Errors
+    /// The number that cannot be.
+    pub fn check(&self, assembly: Assembly) -> Result<(), GeometryError> {
+        let numbers = [
+            ("channels", self.channels, 1, 1 << 10),
+            ("dies_per_channel", self.dies_per_channel, 1, 1 << 10),
+            ("blocks_per_die", self.blocks_per_die, 2, 1 << 20),
+            ("programs_per_block", self.programs_per_block, 1, 1 << 16),
+            ("units_per_program", self.units_per_program, 1, 64),
+            ("cpus", self.cpus, 1, 128),
+            ("workers", self.workers, 1, 1 << 10),
+        ];
+        for (name, number, least, most) in numbers {
+            if !(least..=most).contains(&number) {
+                return Err(GeometryError(format!("{name} {number}: expected {least} to {most}")));
+            }
+        }
+        let (kept, all) = (self.gate(assembly) + self.line_units(assembly), self.physical_units());
+        let most = all.saturating_sub(kept);
+        if self.user_units == 0 || self.user_units > most {
+            let units = self.user_units;
+            return Err(GeometryError(format!(
+                "user_units {units}: expected 1 to {most}, because {kept} of {all} are kept for lines under way and rings"
+            )));
+        }
+        Ok(())
+    }
+}

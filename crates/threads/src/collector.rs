@@ -1,0 +1,249 @@
+//! GC: one thread, which empties the full line with the fewest valid units of each group that is short of free blocks (open-channel §5.2).
+//!
+//! Copies go through the ring of the group's turn, and out to any group (open-channel §5.3). A unit whose newer version is in a ring is not
+//! copied: its line waits until that version is on the medium.
+//!
+//! Invariant: it ends. Lines that would gain less than a program are left alone, and if no pass gives the user room the device is
+//! full (open-channel §8.7).
+
+use crate::medium::{Owner, PowerLost};
+use crate::pool::Worker;
+use crate::ring::flags;
+use crate::shared::{Limiter, Shared};
+use crate::sync::{Backoff, Ordering};
+use flashweir_core::Ppa;
+use flashweir_ftl::host_word::Word;
+use std::time::{Duration, Instant};
+
+const TICK: Duration = Duration::from_millis(10);
+
+/// Units of a read of GC.
+const COPY_UNITS: usize = 8;
+
+/// A unit to be copied.
+#[derive(Clone, Copy, Debug)]
+struct Original {
+    ppa: Ppa,
+    word: Word,
+    seq: u64,
+}
+
+/// The thread.
+#[derive(Debug)]
+pub(crate) struct Collector<'a> {
+    shared: &'a Shared,
+    end: Worker,
+    /// Passes since the user had room.
+    fruitless: u32,
+    /// Lines whose copies are under way, with their groups and the end of their copying.
+    emptying: Vec<(usize, u32, Instant)>,
+}
+
+/// Lines under way at most, while there is room for the user.
+const EMPTYING_MAX: usize = 4;
+
+/// So long users fill up programs by themselves.
+const PATIENCE: Duration = Duration::from_micros(500);
+
+impl<'a> Collector<'a> {
+    pub(crate) fn new(shared: &'a Shared, end: Worker) -> Self {
+        Self { shared, end, fruitless: 0, emptying: Vec::new() }
+    }
+
+    /// Works until the FTL ends.
+    pub(crate) fn run(mut self) {
+        let shared = self.shared;
+        shared.collector.is_me();
+        let (begin, before) = (Instant::now(), shared.tick.load(Ordering::Relaxed));
+        while shared.goes_on() {
+            let now = before + begin.elapsed().as_millis() as u64 / TICK.as_millis() as u64;
+            shared.tick.store(now, Ordering::Relaxed);
+            match self.pass() {
+                Ok(true) => {}
+                Ok(false) => shared.collector.sleep(TICK, || !shared.has_room() && !self.is_full()),
+                Err(PowerLost) => return,
+            }
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.shared.is_full.load(Ordering::Acquire)
+    }
+
+    fn needs(&self, group: usize) -> bool {
+        self.shared.lines.free_blocks(group) < self.shared.marks.high || !self.shared.has_room()
+    }
+
+    /// Collects a line of each group that needs it; returns whether there was one.
+    fn pass(&mut self) -> Result<bool, PowerLost> {
+        let shared = self.shared;
+        if shared.has_room() {
+            self.fruitless = 0;
+            shared.is_full.store(false, Ordering::Release);
+        }
+        let mut has_collected = false;
+        for group in 0..shared.lines.groups() {
+            let needs = self.needs(group) && !self.is_full();
+            if shared.lines.set_collecting(group, needs) != needs {
+                match needs {
+                    true => shared.collecting.fetch_add(1, Ordering::AcqRel),
+                    false => shared.collecting.fetch_sub(1, Ordering::AcqRel),
+                };
+            }
+            // A victim needs room of its own, so without room they come one at a time.
+            let most = if shared.has_room() { EMPTYING_MAX } else { 1 };
+            if needs
+                && self.emptying.len() < most
+                && let Some(line) = shared.lines.victim(group, self.gain())
+            {
+                self.collect(group, line)?;
+                has_collected = true;
+            }
+        }
+        let has_erased = self.erase()?;
+        if !self.emptying.is_empty() {
+            if !has_erased {
+                std::thread::yield_now();
+            }
+            return Ok(true);
+        }
+        if !shared.has_room() && !self.is_full() {
+            self.fruitless += 1;
+            if !has_collected {
+                // What is under way may leave something to collect.
+                self.settle(true);
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            if self.fruitless > 2 * shared.lines.count() + 10 {
+                shared.is_full.store(true, Ordering::Release);
+            }
+        }
+        Ok(has_collected)
+    }
+
+    /// What a line has to gain: more than GC itself may waste on padding.
+    fn gain(&self) -> u64 {
+        u64::from(self.shared.geometry.units_per_program)
+    }
+
+    fn collect(&mut self, group: usize, line: u32) -> Result<(), PowerLost> {
+        let shared = self.shared;
+        let ring = group % shared.versions.rings.len();
+        self.settle(false);
+        let mut originals = Vec::new();
+        let units: Vec<Ppa> = shared.lines.valid_units(line).collect();
+        shared.gc_waits.store(true, Ordering::Release);
+        for ppa in units {
+            originals.extend(self.original(ppa));
+            if originals.len() == COPY_UNITS {
+                self.copy(ring, &originals)?;
+                originals.clear();
+            }
+        }
+        self.copy(ring, &originals)?;
+        shared.gc_waits.store(false, Ordering::Release);
+        self.emptying.push((group, line, Instant::now()));
+        shared.collector_counters().lines_collected.add(1);
+        Ok(())
+    }
+
+    /// Erases lines of which nothing is valid any more: copies and newer versions are on the medium. Returns whether there was one.
+    fn erase(&mut self) -> Result<bool, PowerLost> {
+        let shared = self.shared;
+        let is_late = |begin: &Instant| begin.elapsed() > PATIENCE;
+        if !self.emptying.is_empty() {
+            self.settle(!shared.has_room() || self.emptying.iter().any(|(.., begin)| is_late(begin)));
+        }
+        let is_empty = |(_, line, _): &mut (usize, u32, Instant)| shared.lines.valid_count(*line) == 0;
+        let empty: Vec<_> = self.emptying.extract_if(.., is_empty).collect();
+        for &(group, line, _) in &empty {
+            shared.lines.erase(line)?;
+            shared.free_changed(group);
+            shared.collector_counters().lines_erased.add(1);
+        }
+        Ok(!empty.is_empty())
+    }
+
+    /// What is to be copied of a unit: its version, if the map names this place.
+    fn original(&self, ppa: Ppa) -> Option<Original> {
+        let (owner, seq) = self.shared.medium.record(ppa)?;
+        let (lpn, word) = match owner {
+            Owner::Unit(lpn) => (lpn, Word::Place(ppa)),
+            Owner::Trim(lpn) => (lpn, Word::Trimmed(ppa)),
+            Owner::Pad => return None,
+        };
+        (self.shared.versions.map.get(lpn) == word).then_some(Original { ppa, word, seq })
+    }
+
+    fn copy(&mut self, ring: usize, originals: &[Original]) -> Result<(), PowerLost> {
+        let shared = self.shared;
+        if originals.is_empty() {
+            return Ok(());
+        }
+        let count = originals.len() as u32;
+        let mut backoff = Backoff::default();
+        loop {
+            // A user who has no room waits for GC, and does not compete with it.
+            let is_active = shared.user_is_active() && shared.has_room();
+            let is_admitted = match &shared.limiter {
+                Limiter::Windows(windows) => windows.admit_gc(count, is_active),
+                Limiter::Scores(scores) => scores.admit_gc(count, is_active),
+            };
+            if is_admitted {
+                break;
+            }
+            self.wait(&mut backoff)?;
+        }
+        let reserved = loop {
+            match shared.versions.reserve(ring, count, None, &shared.lines) {
+                Some(reserved) => break reserved,
+                None => {
+                    shared.writers[ring].wake();
+                    self.wait(&mut backoff)?;
+                }
+            }
+        };
+        let item = shared.item(&mut self.end);
+        let counters = shared.collector_counters();
+        for (position, original) in (reserved.first..).zip(originals) {
+            let (owner, _) = shared.medium.record(original.ppa).ok_or(PowerLost)?;
+            let (lpn, flag) = match owner {
+                Owner::Unit(lpn) => (lpn, 0),
+                Owner::Trim(lpn) => (lpn, flags::TRIM),
+                Owner::Pad => unreachable!("padding is not copied"),
+            };
+            shared.medium.read_to(original.ppa, &item.buffer)?;
+            let at = [ring as u64, position];
+            shared.versions.fill(at, lpn, original.seq, flags::GC | flag, |content| {
+                content.copy(&item.buffer);
+            });
+            if !shared.versions.install_copy(ring, position, original.word) {
+                counters.dropped_copies.add(1);
+            }
+        }
+        counters.gc_units.add(u64::from(count));
+        self.end.give(item);
+        shared.writers[ring].wake();
+        Ok(())
+    }
+
+    fn wait(&self, backoff: &mut Backoff) -> Result<(), PowerLost> {
+        if !self.shared.goes_on() {
+            return Err(PowerLost);
+        }
+        backoff.wait();
+        Ok(())
+    }
+
+    /// Publishes what is on the medium; if `is_forced`, has the rest written.
+    fn settle(&self, is_forced: bool) {
+        let versions = &self.shared.versions;
+        for (number, ring) in versions.rings.iter().enumerate() {
+            versions.publish(number, &self.shared.lines);
+            if is_forced {
+                ring.force(ring.mem.load(Ordering::Acquire));
+                self.shared.writers[number].wake();
+            }
+        }
+    }
+}

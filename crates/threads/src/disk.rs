@@ -1,0 +1,427 @@
+//! What users see: a disk on threads, and a handle for each thread that uses it.
+//!
+//! A handle blocks. [`Handle::submit_write`] is the other form: its ticket is the part that waits for the medium, so a thread may have
+//! as many of them as it likes.
+
+use crate::assembly::{Assembly, Geometry, GeometryError, REQUEST_UNITS};
+use crate::collector::Collector;
+use crate::content::{Unit, WORDS};
+use crate::medium::{Medium, PowerLost};
+use crate::metrics::{Counters, ThreadsMetrics};
+use crate::pending::Pending;
+use crate::pool::Worker;
+use crate::recovery::recover;
+use crate::ring::flags;
+use crate::shared::{Limiter, Shared};
+use crate::spin::SpinLock;
+use crate::sync::{Arc, Backoff, Ordering};
+use crate::versions::{Found, Places};
+use crate::writer::Writer;
+use flashweir_core::Lpn;
+use flashweir_ftl::host_word::Word;
+use std::thread::JoinHandle;
+
+/// Why a request was not executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The power is off, or the disk was closed.
+    PowerLost,
+    /// The device is full: GC gains nothing any more.
+    Full,
+    /// Units from this one on are not there.
+    OutOfRange(Lpn),
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::PowerLost => f.write_str("the power is off"),
+            Self::Full => f.write_str("the device is full"),
+            Self::OutOfRange(lpn) => write!(f, "unit {} is beyond the end", lpn.0),
+        }
+    }
+}
+
+impl std::error::Error for Fault {}
+
+impl From<PowerLost> for Fault {
+    fn from(_: PowerLost) -> Self {
+        Self::PowerLost
+    }
+}
+
+/// A disk.
+#[derive(Debug)]
+pub struct Disk {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    /// Numbers and pool ends of handles that may be given out.
+    handles: Arc<SpinLock<Vec<(usize, Worker)>>>,
+}
+
+impl Disk {
+    /// Opens a disk on an erased medium in memory.
+    ///
+    /// # Errors
+    /// A number of the geometry that cannot be.
+    pub fn open(assembly: Assembly, geometry: Geometry) -> Result<Self, GeometryError> {
+        geometry.check(assembly)?;
+        Self::open_medium(assembly, Arc::new(Medium::new(geometry)))
+    }
+
+    /// Opens a disk on what another one left on its medium, with any assembly.
+    ///
+    /// # Errors
+    /// A number of the geometry that cannot be.
+    pub fn open_medium(assembly: Assembly, medium: Arc<Medium>) -> Result<Self, GeometryError> {
+        medium.geometry().check(assembly)?;
+        Ok(Self::open_unchecked(assembly, medium))
+    }
+
+    /// The same without a look at the geometry: where too little is kept from the user, the device becomes full.
+    pub fn open_unchecked(assembly: Assembly, medium: Arc<Medium>) -> Self {
+        medium.power_on();
+        let (shared, mut ends) = Shared::new(assembly, medium);
+        recover(&shared).expect("the power was switched on");
+        let shared = Arc::new(shared);
+        let mut threads = Vec::new();
+        let mut start = |name: String, work: Box<dyn FnOnce(&Shared) + Send>| {
+            let shared = shared.clone();
+            let thread = std::thread::Builder::new().name(name).spawn(move || work(&shared));
+            threads.push(thread.expect("a thread of its own"));
+        };
+        let end = ends.pop().expect("the collector's");
+        start("collector".into(), Box::new(move |shared| Collector::new(shared, end).run()));
+        for ring in (0..shared.writers.len()).rev() {
+            let end = ends.pop().expect("a writer's");
+            start(format!("writer {ring}"), Box::new(move |shared| Writer::new(shared, ring, end).run()));
+        }
+        let handles = ends.into_iter().enumerate().rev().collect();
+        Self { shared, threads, handles: Arc::new(SpinLock::new(handles)) }
+    }
+
+    /// A handle for a thread; `None` if all are given out. The n-th one that is open belongs to CPU n.
+    pub fn handle(&self) -> Option<Handle> {
+        let (number, end) = self.handles.lock().pop()?;
+        let ring = number % self.shared.writers.len();
+        Some(Handle {
+            shared: self.shared.clone(),
+            number,
+            ring,
+            end: Some(end),
+            turn: 0,
+            handles: self.handles.clone(),
+        })
+    }
+
+    /// Logical units.
+    pub fn units(&self) -> u64 {
+        self.shared.geometry.user_units
+    }
+
+    /// Counters so far.
+    pub fn metrics(&self) -> ThreadsMetrics {
+        ThreadsMetrics::sum(&self.shared.counters)
+    }
+
+    /// Ends all threads, without writing anything that has not been flushed, and gives back the medium.
+    pub fn close(self) -> Arc<Medium> {
+        self.shared.end();
+        self.shared.medium.clone()
+    }
+
+    /// Cuts the power while requests may be under way, and gives back what is left.
+    pub fn cut(self) -> Arc<Medium> {
+        self.shared.medium.power_off();
+        self.shared.wake_all();
+        self.shared.medium.clone()
+    }
+
+    /// Panics if an account does not balance, once GC has nothing under way. Every request was answered.
+    pub fn audit(&self) {
+        let Shared { versions, lines, .. } = &*self.shared;
+        let mut counts = (0, 1);
+        for _ in 0..2_000 {
+            for (number, ring) in versions.rings.iter().enumerate() {
+                ring.force(ring.mem.load(Ordering::Acquire));
+                self.shared.writers[number].wake();
+                versions.publish(number, lines);
+            }
+            let words = (0..versions.map.units()).map(|lpn| versions.map.get(Lpn(lpn)));
+            let named = words.filter(|word| matches!(word, Word::Place(_) | Word::Trimmed(_))).count();
+            counts = (lines.valid_total(), named as u64);
+            if counts.0 == counts.1 {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        panic!("{} units are valid, and the map names {}", counts.0, counts.1);
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.shared.end();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so.
+            if thread.join().is_err() && !std::thread::panicking() {
+                panic!("a thread of the disk panicked");
+            }
+        }
+    }
+}
+
+/// One thread's way to a disk.
+#[derive(Debug)]
+pub struct Handle {
+    shared: Arc<Shared>,
+    number: usize,
+    ring: usize,
+    /// It is there until the handle is dropped.
+    end: Option<Worker>,
+    turn: usize,
+    handles: Arc<SpinLock<Vec<(usize, Worker)>>>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.handles.lock().extend(self.end.take().map(|end| (self.number, end)));
+    }
+}
+
+/// The end of a request that may have to wait for the medium.
+#[derive(Debug)]
+#[must_use = "a request with FUA, or a FLUSH, is answered when its ticket is"]
+pub struct Ticket {
+    waits: Option<(Arc<Shared>, Arc<Pending>)>,
+}
+
+impl Ticket {
+    /// Waits until the request is answered.
+    ///
+    /// # Errors
+    /// The power was lost before.
+    pub fn wait(self) -> Result<(), Fault> {
+        let is_answered = self.waits.is_none_or(|(shared, pending)| pending.wait(|| shared.goes_on()));
+        if is_answered { Ok(()) } else { Err(Fault::PowerLost) }
+    }
+}
+
+/// What a request puts into rings.
+enum Change<'a> {
+    Write(&'a [Unit]),
+    Trim(u64),
+}
+
+impl Handle {
+    fn counters(&self) -> &Counters {
+        &self.shared.counters[self.number]
+    }
+
+    fn check(&self, lpn: Lpn, count: u64) -> Result<(), Fault> {
+        let end = self.shared.geometry.user_units;
+        match lpn.0.checked_add(count) {
+            Some(last) if last <= end => Ok(()),
+            _ => Err(Fault::OutOfRange(Lpn(lpn.0.max(end)))),
+        }
+    }
+
+    /// Writes units from `lpn` on; with `fua` they are on the medium when this returns.
+    ///
+    /// # Errors
+    /// Parts of the request may have been executed.
+    pub fn write(&mut self, lpn: Lpn, units: &[Unit], fua: bool) -> Result<(), Fault> {
+        self.submit_write(lpn, units, fua)?.wait()
+    }
+
+    /// Writes units without waiting for the medium; with `fua` the ticket does.
+    ///
+    /// # Errors
+    /// Parts of the request may have been executed.
+    pub fn submit_write(&mut self, lpn: Lpn, units: &[Unit], fua: bool) -> Result<Ticket, Fault> {
+        self.counters().writes.add(1);
+        self.change(lpn, &Change::Write(units), fua)
+    }
+
+    /// Deallocates units: they read as zeros. Each is a record on the medium.
+    ///
+    /// # Errors
+    /// Parts of the request may have been executed.
+    pub fn trim(&mut self, lpn: Lpn, count: u64, fua: bool) -> Result<(), Fault> {
+        self.counters().trims.add(1);
+        self.change(lpn, &Change::Trim(count), fua)?.wait()
+    }
+
+    /// Has everything written that was answered before, to whichever handle.
+    ///
+    /// # Errors
+    /// The power was lost before.
+    pub fn flush(&mut self) -> Result<(), Fault> {
+        self.submit_flush().wait()
+    }
+
+    /// Begins a FLUSH.
+    pub fn submit_flush(&mut self) -> Ticket {
+        self.counters().flushes.add(1);
+        let pending = Arc::new(Pending::new());
+        self.shared.versions.flush(&pending, |ring| self.shared.writers[ring].wake());
+        pending.done();
+        Ticket { waits: Some((self.shared.clone(), pending)) }
+    }
+
+    fn change(&mut self, lpn: Lpn, change: &Change<'_>, fua: bool) -> Result<Ticket, Fault> {
+        let count = match change {
+            Change::Write(units) => units.len() as u64,
+            Change::Trim(count) => *count,
+        };
+        self.check(lpn, count)?;
+        let pending = fua.then(|| Arc::new(Pending::new()));
+        let most = REQUEST_UNITS.min(self.shared.versions.rings[self.ring].len() / 2);
+        let mut done = 0;
+        while done < count {
+            let part = most.min(count - done);
+            let (ring, first) = self.enter(
+                Lpn(lpn.0 + done),
+                part,
+                |at, content| {
+                    if let Change::Write(units) = change {
+                        content.write(&units[(done + at) as usize]);
+                    }
+                },
+                matches!(change, Change::Trim(_)),
+            )?;
+            if let Some(pending) = &pending {
+                let shared = &*self.shared;
+                shared
+                    .versions
+                    .wait_for(ring, first + part, pending, &mut |ring| shared.writers[ring].wake());
+            }
+            done += part;
+        }
+        self.counters().user_units.add(count);
+        Ok(Ticket {
+            waits: pending.map(|pending| {
+                pending.done();
+                (self.shared.clone(), pending)
+            }),
+        })
+    }
+
+    /// Brings a part of a request into a ring; returns the ring and the first position.
+    fn enter(
+        &mut self,
+        lpn: Lpn,
+        count: u64,
+        copy: impl Fn(u64, &crate::content::Content),
+        is_trim: bool,
+    ) -> Result<(usize, u64), Fault> {
+        self.admit(count as u32)?;
+        let shared = &*self.shared;
+        let mut backoff = Backoff::default();
+        let (ring, reserved) = loop {
+            let reserve = |ring| {
+                let reserved = shared.versions.reserve(ring, count as u32, Some(self.number), &shared.lines);
+                reserved.map(|reserved| (ring, reserved))
+            };
+            // A ring that is full sends a request to one other (open-channel §2.4).
+            let rings = shared.versions.rings.len();
+            let other = (self.ring + 1 + self.turn % (rings - 1).max(1)) % rings;
+            if let Some(found) = reserve(self.ring).or_else(|| if rings > 1 { reserve(other) } else { None })
+            {
+                break found;
+            }
+            if !shared.goes_on() {
+                return Err(Fault::PowerLost);
+            }
+            self.turn += 1;
+            self.counters().busy_rings.add(1);
+            shared.writers[self.ring].wake();
+            backoff.wait();
+        };
+        for at in 0..count {
+            let position = reserved.first + at;
+            let flag = if is_trim { flags::TRIM } else { 0 };
+            let place = [ring as u64, position];
+            shared
+                .versions
+                .fill(place, Lpn(lpn.0 + at), reserved.seq + at, flag, |content| copy(at, content));
+            shared.versions.install(ring, position);
+        }
+        shared.versions.installed(self.number);
+        for at in 0..count {
+            shared.versions.mark(ring, reserved.first + at);
+        }
+        let end = reserved.first + count;
+        let pending = end - shared.versions.rings[ring].sync.load(Ordering::Relaxed).min(end);
+        if pending >= u64::from(shared.geometry.units_per_program) {
+            shared.writers[ring].wake();
+        }
+        Ok((ring, reserved.first))
+    }
+
+    /// Waits until the limiter lets units enter, and there is room for them.
+    fn admit(&mut self, count: u32) -> Result<(), Fault> {
+        let shared = &self.shared;
+        let mut backoff = Backoff::default();
+        loop {
+            if !shared.goes_on() {
+                return Err(Fault::PowerLost);
+            }
+            shared.user_writes();
+            if !shared.has_room() {
+                if shared.is_full.load(Ordering::Acquire) {
+                    return Err(Fault::Full);
+                }
+                self.counters().gated.add(1);
+                shared.collector.wake();
+            } else {
+                let gc_runs = shared.collecting.load(Ordering::Acquire) > 0;
+                let gc_waits = shared.gc_waits.load(Ordering::Acquire);
+                let is_admitted = match &shared.limiter {
+                    Limiter::Windows(windows) => windows.admit_user(count),
+                    Limiter::Scores(scores) => scores.admit_user(count, gc_runs, gc_waits),
+                };
+                if is_admitted {
+                    return Ok(());
+                }
+                self.counters().limited.add(1);
+                shared.writers[self.ring].wake();
+            }
+            backoff.wait();
+        }
+    }
+
+    /// Reads units from `lpn` on.
+    ///
+    /// # Errors
+    /// The power was lost, or a unit is not there.
+    pub fn read(&mut self, lpn: Lpn, units: &mut [Unit]) -> Result<(), Fault> {
+        self.check(lpn, units.len() as u64)?;
+        self.counters().reads.add(1);
+        for (at, unit) in (0..).zip(units) {
+            self.read_unit(Lpn(lpn.0 + at), unit)?;
+        }
+        Ok(())
+    }
+
+    fn read_unit(&mut self, lpn: Lpn, unit: &mut Unit) -> Result<(), Fault> {
+        let shared = &*self.shared;
+        if shared.medium.is_off() {
+            return Err(Fault::PowerLost);
+        }
+        match shared.versions.find(lpn, unit, &shared.lines) {
+            Found::Zeros => *unit = [0; WORDS],
+            Found::Copied => self.counters().ring_hits.add(1),
+            Found::Place(ppa) => {
+                let end = self.end.as_mut().expect("it is there until the drop");
+                let item = shared.item(end);
+                item.list.set_word(0, ppa.0);
+                let result = shared.medium.read(ppa, unit);
+                end.give(item);
+                shared.lines.release(ppa);
+                result?;
+            }
+        }
+        Ok(())
+    }
+}

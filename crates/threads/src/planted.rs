@@ -1,0 +1,24 @@
+//! Bugs that the models and tests must find; there are none in a build for use.
+
+/// A bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PlantedBug {
+    /// A word names a slot without saying which use of it.
+    NoGeneration,
+    /// A place is published by a store, whatever stands in the word.
+    PublishByStore,
+    /// The last writer is installed, whatever its number.
+    InstallByExchange,
+    /// A place is published while a writer with a smaller number is on its way.
+    PublishAtOnce,
+    /// A reader does not look again after its copy.
+    ReadWithoutLook,
+    /// GC's copy is installed by a store.
+    CopyByStore,
+    /// FLUSH leaves out the last ring.
+    FlushMissesRing,
+    /// The last part is found by a look after the count went down.
+    AnsweredTwice,
+    /// A waiter is added without a look at what has persisted meanwhile.
+    LateWaiter,
+}

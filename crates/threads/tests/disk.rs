@@ -1,0 +1,308 @@
+//! Whole disks on threads, with an oracle.
+//!
+//! Each content names its unit and its write, and is torn-proof: every word depends on both. Instants come from one counter. A read is
+//! wrong if it returns a write that had ended before another one began whose answer came before the read. After a power cut the same
+//! holds for what a FLUSH or FUA had covered, and nothing that was lost ever comes back.
+
+use flashweir_core::Lpn;
+use flashweir_threads::content::{Unit, WORDS};
+use flashweir_threads::{Assembly, Disk, Fault, Geometry, Handle, Medium, PBLK, QBLKE, STEPS};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Two channels of two dies, 34 lines of the device; GC begins soon.
+const TINY: Geometry = Geometry {
+    channels: 2,
+    dies_per_channel: 2,
+    blocks_per_die: 34,
+    programs_per_block: 8,
+    units_per_program: 4,
+    user_units: 3_300,
+    cpus: 2,
+    workers: 4,
+};
+
+/// Numbers that look random.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+fn content(lpn: u64, write: u64) -> Unit {
+    std::array::from_fn(|at| match at {
+        0 => lpn,
+        1 => write,
+        at => (lpn ^ write << 20).wrapping_mul(at as u64 | 1),
+    })
+}
+
+/// Which write a content is of; 0 for zeros.
+fn write_of(lpn: u64, unit: &Unit) -> u64 {
+    if *unit == [0; WORDS] {
+        return 0;
+    }
+    assert_eq!(*unit, content(lpn, unit[1]), "unit {lpn} is torn or another one's");
+    unit[1]
+}
+
+struct Oracle {
+    clock: AtomicU64,
+    next: AtomicU64,
+    /// For each write, when it had ended; 0 while it has not.
+    ends: Vec<AtomicU64>,
+    /// For each write, its unit.
+    units: Vec<AtomicU64>,
+    /// For each unit, the latest beginning of a write that was answered, and of one that is durable.
+    answered: Vec<AtomicU64>,
+    durable: Vec<AtomicU64>,
+    /// The first write of this life, and for each unit the write that the last power cut left.
+    life: u64,
+    left: Vec<u64>,
+}
+
+impl Oracle {
+    fn new(units: u64, writes: u64) -> Self {
+        let cells = |count: u64| (0..=count).map(|_| AtomicU64::new(0)).collect();
+        Self {
+            clock: AtomicU64::new(1),
+            next: AtomicU64::new(1),
+            ends: cells(writes),
+            units: cells(writes),
+            answered: cells(units),
+            durable: cells(units),
+            life: 1,
+            left: vec![0; units as usize],
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// Asserts that a read which began when `after` stood in a unit's latest beginning may return this.
+    fn check(&self, lpn: u64, unit: &Unit, after: u64, what: &str) -> u64 {
+        let write = write_of(lpn, unit);
+        let is_known = write == self.left[lpn as usize] || write >= self.life;
+        assert!(is_known, "{what}: unit {lpn} has write {write}, which was lost");
+        if write > 0 {
+            assert_eq!(self.units[write as usize].load(Ordering::SeqCst), lpn, "{what}: unit {lpn}");
+        }
+        let end =
+            if write == 0 { u64::from(after > 0) } else { self.ends[write as usize].load(Ordering::SeqCst) };
+        assert!(
+            end == 0 || end >= after,
+            "{what}: unit {lpn} has write {write}, which ended at {end}, though one began at {after}"
+        );
+        write
+    }
+}
+
+/// One thread's requests until the power is lost or `count` are done.
+fn work(oracle: &Oracle, mut handle: Handle, seed: u64, count: u64) {
+    let mut random = Random(seed);
+    let units = oracle.left.len() as u64;
+    let mut unflushed: Vec<(u64, u64)> = Vec::new();
+    for _ in 0..count {
+        // Some units are wanted often, so that versions meet in rings.
+        let lpn = if random.below(4) == 0 { random.below(8) } else { random.below(units) };
+        match random.below(20) {
+            0 => {
+                let covered = std::mem::take(&mut unflushed);
+                if handle.flush().is_err() {
+                    return;
+                }
+                for (lpn, begin) in covered {
+                    oracle.durable[lpn as usize].fetch_max(begin, Ordering::SeqCst);
+                }
+            }
+            1..=6 => {
+                let after = oracle.answered[lpn as usize].load(Ordering::SeqCst);
+                let mut unit = [[0; WORDS]];
+                if handle.read(Lpn(lpn), &mut unit).is_err() {
+                    return;
+                }
+                oracle.check(lpn, &unit[0], after, "a read");
+            }
+            kind => {
+                let many = if kind == 7 { 1 + random.below(6).min(units - lpn - 1) } else { 1 };
+                let first = oracle.next.fetch_add(many, Ordering::SeqCst);
+                if first + many >= oracle.ends.len() as u64 {
+                    return;
+                }
+                for at in 0..many {
+                    oracle.units[(first + at) as usize].store(lpn + at, Ordering::SeqCst);
+                }
+                let contents: Vec<Unit> = (0..many).map(|at| content(lpn + at, first + at)).collect();
+                let (begin, fua) = (oracle.now(), random.below(30) == 0);
+                if handle.write(Lpn(lpn), &contents, fua).is_err() {
+                    return;
+                }
+                let end = oracle.now();
+                for at in 0..many {
+                    oracle.ends[(first + at) as usize].store(end, Ordering::SeqCst);
+                    let cells = if fua { &oracle.durable } else { &oracle.answered };
+                    cells[(lpn + at) as usize].fetch_max(begin, Ordering::SeqCst);
+                    oracle.answered[(lpn + at) as usize].fetch_max(begin, Ordering::SeqCst);
+                    unflushed.push((lpn + at, begin));
+                }
+            }
+        }
+    }
+}
+
+/// Reads all of a recovered disk; what is there is what the next life begins with.
+fn judge(oracle: &mut Oracle, disk: &Disk, what: &str) {
+    let mut handle = disk.handle().unwrap();
+    let mut unit = [[0; WORDS]];
+    for lpn in 0..oracle.left.len() as u64 {
+        handle.read(Lpn(lpn), &mut unit).unwrap();
+        let after = oracle.durable[lpn as usize].load(Ordering::SeqCst);
+        oracle.left[lpn as usize] = oracle.check(lpn, &unit[0], after, what);
+        oracle.answered[lpn as usize].store(0, Ordering::SeqCst);
+    }
+    oracle.life = oracle.next.load(Ordering::SeqCst);
+}
+
+fn lives(name: &str, assembly: Assembly, geometry: Geometry, lives: u64, count: u64) -> u64 {
+    const THREADS: u64 = 3;
+    let mut oracle = Oracle::new(geometry.user_units, lives * THREADS * count * 2);
+    let mut medium = Arc::new(Medium::new(geometry));
+    let mut erased = 0;
+    for life in 0..lives {
+        let disk = Disk::open_medium(assembly, medium).unwrap();
+        judge(&mut oracle, &disk, &format!("{name}, recovery {life}"));
+        let handles: Vec<Handle> = (0..THREADS).map(|_| disk.handle().unwrap()).collect();
+        let is_cut = life % 2 == 0;
+        medium = std::thread::scope(|scope| {
+            let oracle = &oracle;
+            let threads: Vec<_> = (0..THREADS)
+                .zip(handles)
+                .map(|(at, handle)| scope.spawn(move || work(oracle, handle, life * 100 + at, count)))
+                .collect();
+            if is_cut {
+                // At some write of this life, whatever the threads are at.
+                let when = oracle.life + THREADS * count / 3 + life * 37 % count;
+                while oracle.next.load(Ordering::SeqCst) < when && threads.iter().any(|t| !t.is_finished()) {
+                    std::thread::yield_now();
+                }
+            } else {
+                threads.into_iter().for_each(|thread| thread.join().unwrap());
+                let mut handle = disk.handle().unwrap();
+                handle.flush().unwrap();
+                drop(handle);
+                disk.audit();
+            }
+            erased += disk.metrics().lines_erased;
+            disk.cut()
+        });
+    }
+    let disk = Disk::open_medium(assembly, medium).unwrap();
+    judge(&mut oracle, &disk, &format!("{name}, the last recovery"));
+    erased
+}
+
+#[test]
+fn each_assembly_keeps_its_promises_over_power_cuts() {
+    for (name, assembly) in STEPS {
+        let erased = lives(name, assembly, TINY, 4, 3_000);
+        assert!(erased > 10, "{name}: GC has erased {erased} lines");
+    }
+}
+
+/// Random overwrites with the paper's over-provisioning, several times the size of the device.
+#[test]
+fn random_overwrites_go_on_for_ever() {
+    let geometry = Geometry { blocks_per_die: 64, ..TINY }.over_provisioned(11);
+    for (name, assembly) in [("pblk", PBLK), ("qblke", QBLKE)] {
+        let disk = Disk::open(assembly, geometry).unwrap();
+        let handles: Vec<Handle> = (0..2).map(|_| disk.handle().unwrap()).collect();
+        let units = geometry.user_units;
+        std::thread::scope(|scope| {
+            for (at, mut handle) in (1..).zip(handles) {
+                scope.spawn(move || {
+                    let mut random = Random(at);
+                    for lpn in (at - 1) * units / 2..at * units / 2 {
+                        handle.write(Lpn(lpn), &[[lpn; WORDS]], false).unwrap();
+                    }
+                    for write in 0..2 * units {
+                        handle.write(Lpn(random.below(units)), &[[write; WORDS]], false).unwrap();
+                    }
+                });
+            }
+        });
+        let mut handle = disk.handle().unwrap();
+        handle.flush().unwrap();
+        let metrics = disk.metrics();
+        assert_eq!(metrics.user_units, 5 * units, "{name}");
+        assert!(metrics.lines_erased > 50 && metrics.gc_units > 0, "{name}: {metrics:?}");
+        let in_all = metrics.user_units + metrics.gc_units - metrics.dropped_copies + metrics.padded_units;
+        // GC may be at work.
+        assert!(in_all.abs_diff(metrics.programmed_units) <= 512, "{name}: {metrics:?}");
+        drop(handle);
+        disk.audit();
+    }
+}
+
+/// A trim is on the medium like a write, and is moved by GC.
+#[test]
+fn deallocated_units_stay_zeros() {
+    for (name, assembly) in [("pblk", PBLK), ("qblke", QBLKE)] {
+        let disk = Disk::open(assembly, TINY).unwrap();
+        let mut handle = disk.handle().unwrap();
+        for lpn in 0..TINY.user_units {
+            handle.write(Lpn(lpn), &[[7; WORDS]], false).unwrap();
+        }
+        handle.trim(Lpn(100), 200, false).unwrap();
+        let mut random = Random(1);
+        for _ in 0..4 * TINY.user_units {
+            let lpn = 300 + random.below(TINY.user_units - 300);
+            handle.write(Lpn(lpn), &[[8; WORDS]], false).unwrap();
+        }
+        handle.flush().unwrap();
+        assert!(disk.metrics().lines_erased > 30, "{name}");
+        drop(handle);
+        let disk = Disk::open_medium(assembly, disk.cut()).unwrap();
+        let mut handle = disk.handle().unwrap();
+        let mut units = vec![[1; WORDS]; 300];
+        handle.read(Lpn(0), &mut units).unwrap();
+        assert!(units[..100].iter().all(|unit| *unit == [7; WORDS]), "{name}");
+        assert!(units[100..].iter().all(|unit| *unit == [0; WORDS]), "{name}");
+    }
+}
+
+/// open-channel §8.7: with too little to collect, writes are refused; what is there stays readable.
+#[test]
+fn a_full_device_refuses_writes() {
+    for (name, assembly) in [("pblk", PBLK), ("qblke", QBLKE)] {
+        let mut geometry = TINY;
+        geometry.user_units = geometry.physical_units();
+        let medium = Arc::new(Medium::new(geometry));
+        let disk = Disk::open_unchecked(assembly, medium);
+        let mut handle = disk.handle().unwrap();
+        let fault = (0..).find_map(|at| {
+            let lpn = at % geometry.user_units;
+            handle.write(Lpn(lpn), &[content(lpn, 1)], false).err()
+        });
+        assert_eq!(fault, Some(Fault::Full), "{name}");
+        let mut unit = [[0; WORDS]];
+        handle.read(Lpn(5), &mut unit).unwrap();
+        assert_eq!(unit[0], content(5, 1));
+        handle.flush().unwrap();
+    }
+}
+
+#[test]
+fn geometries_that_cannot_be_are_refused() {
+    let error = Disk::open(PBLK, Geometry { user_units: 1 << 20, ..TINY }).unwrap_err();
+    assert!(error.0.starts_with("user_units 1048576: expected 1 to "), "{error}");
+    let error = Disk::open(QBLKE, Geometry { cpus: 0, ..TINY }).unwrap_err();
+    assert_eq!(error.0, "cpus 0: expected 1 to 128");
+    let disk = Disk::open(QBLKE, TINY).unwrap();
+    let mut handle = disk.handle().unwrap();
+    let fault = handle.write(Lpn(TINY.user_units - 1), &[[0; WORDS]; 2], false);
+    assert_eq!(fault, Err(Fault::OutOfRange(Lpn(TINY.user_units))));
+}
