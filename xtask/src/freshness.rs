@@ -16,7 +16,7 @@ const DEVICE: &[&str] =
 const FILES: &[&str] = &["crates/sim", "crates/fs"];
 
 /// Paths that each piece of evidence judges; a directory includes everything below it.
-const JUDGES: [(&str, &[&[&str]]); 14] = [
+const JUDGES: [(&str, &[&[&str]]); 15] = [
     ("claims-rflush", &[DEVICE, FILES, &["crates/workload", "crates/db", "crates/lab"]]),
     ("crash-devices", &[DEVICE]),
     ("crash-drawn", &[DEVICE]),
@@ -40,6 +40,7 @@ const JUDGES: [(&str, &[&[&str]]); 14] = [
     ("mutants", &[DEVICE, FILES, &["crates/db", "crates/sqlite", "xtask/src/mutants"]]),
     ("smp-costs", &[&["crates/threads"]]),
     ("sqlite-cuts", &[DEVICE, FILES, &["crates/sqlite"]]),
+    ("threads", &[&["crates/ftl", "crates/threads"]]),
     ("waf-theory", &[&["crates/core", "crates/ftl", "crates/device"]]),
 ];
 

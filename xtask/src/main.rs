@@ -45,6 +45,8 @@ const USAGE: &str = "usage: cargo xtask <command>
                            speed and memory bars, profile dist; --check fails where a bar is missed
   loom                     every interleaving of a few threads of the host FTL on threads, and its planted bugs; part of `check`
   smp-costs                what locks, atomics, copies and wake-ups cost on two CPUs, into docs/evidence/smp-costs.json
+  threads                  random reads and writes by one and two threads, step by step from pblk to QBLKe, into
+                           docs/evidence/threads.json
   dist [--uncommitted]     an archive to publish: program, completions, manual, licences, and its SHA-256
   evidence [NAME...]       full counts, resumable, into docs/evidence/NAME.json; without a name: all
 
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         ["evidence", rest @ ..] => evidence::run(rest),
         ["loom"] => threads::loom(),
         ["smp-costs"] => threads::costs(),
+        ["threads"] => threads::speeds(),
         ["dist", rest @ ..] => dist::run(rest),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

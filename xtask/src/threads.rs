@@ -1,4 +1,4 @@
-//! `cargo xtask loom` and `cargo xtask smp-costs`: models of interleavings, and what real threads measure, kept as evidence.
+//! `cargo xtask loom`, `cargo xtask smp-costs` and `cargo xtask threads`: models of interleavings, and what real threads measure, kept as evidence.
 
 use flashweir_judges::builds::cargo;
 use flashweir_judges::host::{commit, machine, root, seed, target_dir};
@@ -22,17 +22,26 @@ pub(crate) fn models(seed: u64) -> Verdict {
 
 /// Measures the costs of the parts of host FTLs and writes them down.
 pub(crate) fn costs() -> Result<bool, String> {
-    keep("smp-costs", &[])
+    keep("smp-costs", bench("costs", &[])?)
 }
 
-/// Runs a bench of `flashweir-threads` and writes its document to `docs/evidence`.
-fn keep(name: &str, args: &[&str]) -> Result<bool, String> {
-    let bench = name.rsplit('-').next().expect("a name has a last word");
+/// Measures the assemblies on two CPUs, and where their time goes in a build that measures it, and writes them down.
+pub(crate) fn speeds() -> Result<bool, String> {
+    let mut document = bench("threads", &[])?;
+    document["measuring_build"] = bench("threads", &["--features", "measure"])?;
+    keep("threads", document)
+}
+
+/// The document that a bench of `flashweir-threads` prints.
+fn bench(name: &str, options: &[&str]) -> Result<Value, String> {
     let what =
-        ["bench", "--locked", "--profile", "dist", "--quiet", "-p", "flashweir-threads", "--bench", bench];
-    let text = take(cargo(seed()?).args(what).arg("--").args(args))?;
-    let mut document: Value =
-        serde_json::from_str(&text).map_err(|error| format!("{name}: {error}: {text}"))?;
+        ["bench", "--locked", "--profile", "dist", "--quiet", "-p", "flashweir-threads", "--bench", name];
+    let text = take(cargo(seed()?).args(what).args(options))?;
+    serde_json::from_str(&text).map_err(|error| format!("{name}: {error}: {text}"))
+}
+
+/// Writes a document to `docs/evidence`.
+fn keep(name: &str, mut document: Value) -> Result<bool, String> {
     document["commit"] = commit().into();
     document["machine"] = machine().into();
     document["name"] = name.into();

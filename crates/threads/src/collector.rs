@@ -121,9 +121,17 @@ impl<'a> Collector<'a> {
         Ok(has_collected)
     }
 
-    /// What a line has to gain: more than GC itself may waste on padding.
+    /// What a line has to gain. While the user has room, GC leaves lines alone that have fewer stale units than the device has spare
+    /// ones on average: where programs cost no time, the limiter alone would let it move whole lines for a few units. Without room every
+    /// line counts that gains more than padding may waste.
     fn gain(&self) -> u64 {
-        u64::from(self.shared.geometry.units_per_program)
+        let geometry = &self.shared.geometry;
+        let least = u64::from(geometry.units_per_program);
+        if !self.shared.has_room() {
+            return least;
+        }
+        let (all, line) = (geometry.physical_units(), self.shared.lines.line_units());
+        least.max(line * (all - geometry.user_units) / all)
     }
 
     fn collect(&mut self, group: usize, line: u32) -> Result<(), PowerLost> {

@@ -7,9 +7,12 @@
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Words of a unit. Models have two, enough to be torn.
-#[cfg(not(loom))]
+/// Words of a unit.
+#[cfg(not(any(loom, miri)))]
 pub const WORDS: usize = 512;
+/// Words of a unit. Miri executes each copy word by word.
+#[cfg(all(miri, not(loom)))]
+pub const WORDS: usize = 16;
 /// Words of a unit. Models have two, enough to be torn.
 #[cfg(loom)]
 pub const WORDS: usize = 2;

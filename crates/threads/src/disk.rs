@@ -6,6 +6,7 @@
 use crate::assembly::{Assembly, Geometry, GeometryError, REQUEST_UNITS};
 use crate::collector::Collector;
 use crate::content::{Unit, WORDS};
+use crate::measure::{Lap, Laps};
 use crate::medium::{Medium, PowerLost};
 use crate::metrics::{Counters, ThreadsMetrics};
 use crate::pending::Pending;
@@ -110,6 +111,7 @@ impl Disk {
             ring,
             end: Some(end),
             turn: 0,
+            laps: Laps::new(),
             handles: self.handles.clone(),
         })
     }
@@ -122,6 +124,14 @@ impl Disk {
     /// Counters so far.
     pub fn metrics(&self) -> ThreadsMetrics {
         ThreadsMetrics::sum(&self.shared.counters)
+    }
+
+    /// Nanoseconds that threads have waited for locks: of rings, of the map, of the pool.
+    #[cfg(feature = "measure")]
+    pub fn waited_ns(&self) -> [u64; 3] {
+        let Shared { versions, pool, .. } = &*self.shared;
+        let rings = versions.rings.iter().map(|ring| ring.producer.waited_ns()).sum();
+        [rings, versions.map.waited_ns(), pool.waited_ns()]
     }
 
     /// Ends all threads, without writing anything that has not been flushed, and gives back the medium.
@@ -180,6 +190,7 @@ pub struct Handle {
     /// It is there until the handle is dropped.
     end: Option<Worker>,
     turn: usize,
+    laps: Laps,
     handles: Arc<SpinLock<Vec<(usize, Worker)>>>,
 }
 
@@ -315,7 +326,9 @@ impl Handle {
         copy: impl Fn(u64, &crate::content::Content),
         is_trim: bool,
     ) -> Result<(usize, u64), Fault> {
+        self.laps.begin();
         self.admit(count as u32)?;
+        self.laps.end(Lap::Admit);
         let shared = &*self.shared;
         let mut backoff = Backoff::default();
         let (ring, reserved) = loop {
@@ -338,6 +351,7 @@ impl Handle {
             shared.writers[self.ring].wake();
             backoff.wait();
         };
+        self.laps.end(Lap::Reserve);
         for at in 0..count {
             let position = reserved.first + at;
             let flag = if is_trim { flags::TRIM } else { 0 };
@@ -345,7 +359,9 @@ impl Handle {
             shared
                 .versions
                 .fill(place, Lpn(lpn.0 + at), reserved.seq + at, flag, |content| copy(at, content));
+            self.laps.end(Lap::Copy);
             shared.versions.install(ring, position);
+            self.laps.end(Lap::Install);
         }
         shared.versions.installed(self.number);
         for at in 0..count {
@@ -356,6 +372,7 @@ impl Handle {
         if pending >= u64::from(shared.geometry.units_per_program) {
             shared.writers[ring].wake();
         }
+        self.laps.end(Lap::Mark);
         Ok((ring, reserved.first))
     }
 
@@ -391,6 +408,12 @@ impl Handle {
         }
     }
 
+    /// Nanoseconds of each part of this handle's requests so far, in the order of [`LAPS`](crate::LAPS).
+    #[cfg(feature = "measure")]
+    pub fn laps_ns(&self) -> [u64; crate::LAPS.len()] {
+        self.laps.ns
+    }
+
     /// Reads units from `lpn` on.
     ///
     /// # Errors
@@ -409,7 +432,10 @@ impl Handle {
         if shared.medium.is_off() {
             return Err(Fault::PowerLost);
         }
-        match shared.versions.find(lpn, unit, &shared.lines) {
+        self.laps.begin();
+        let found = shared.versions.find(lpn, unit, &shared.lines);
+        self.laps.end(Lap::Find);
+        match found {
             Found::Zeros => *unit = [0; WORDS],
             Found::Copied => self.counters().ring_hits.add(1),
             Found::Place(ppa) => {
@@ -419,6 +445,7 @@ impl Handle {
                 let result = shared.medium.read(ppa, unit);
                 end.give(item);
                 shared.lines.release(ppa);
+                self.laps.end(Lap::Device);
                 result?;
             }
         }

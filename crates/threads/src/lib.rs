@@ -14,10 +14,13 @@ mod collector;
 pub mod content;
 #[cfg(not(loom))]
 pub mod disk;
+mod hold;
 pub mod limiter;
 #[cfg(not(loom))]
 mod lines;
 pub mod map;
+#[cfg(not(loom))]
+mod measure;
 #[cfg(not(loom))]
 mod medium;
 mod metrics;
@@ -41,6 +44,8 @@ mod writer;
 pub use assembly::{Assembly, Geometry, GeometryError, PBLK, QBLKE, STEPS};
 #[cfg(not(loom))]
 pub use disk::{Disk, Fault, Handle, Ticket};
+#[cfg(all(feature = "measure", not(loom)))]
+pub use measure::LAPS;
 #[cfg(not(loom))]
 pub use medium::Medium;
 pub use metrics::ThreadsMetrics;

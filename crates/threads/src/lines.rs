@@ -7,9 +7,10 @@
 //! 2. A unit is valid from the end of its program until a newer version of its owner is on the medium.
 
 use crate::assembly::{Assembly, Geometry};
+use crate::hold::Holds;
 use crate::medium::{Medium, PowerLost};
 use crate::spin::SpinLock;
-use crate::sync::{Alone, Arc, AtomicBool, AtomicI64, AtomicU32, AtomicU64, Backoff, Ordering};
+use crate::sync::{Alone, Arc, AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use crate::versions::Places;
 use flashweir_core::Ppa;
 use std::collections::VecDeque;
@@ -29,8 +30,7 @@ struct Line {
     state: AtomicU32,
     valid: AtomicU32,
     programs: AtomicU32,
-    /// Readers, and one for the line itself while it is in use.
-    references: AtomicU32,
+    holds: Holds,
 }
 
 #[derive(Debug, Default)]
@@ -91,7 +91,7 @@ impl Lines {
                 lines.add_free(line);
             } else {
                 lines.lines[line as usize].state.store(state::FULL, Ordering::Relaxed);
-                lines.lines[line as usize].references.store(1, Ordering::Relaxed);
+                lines.lines[line as usize].holds.open();
             }
         }
         lines
@@ -103,6 +103,11 @@ impl Lines {
 
     pub(crate) fn groups(&self) -> usize {
         self.groups.len()
+    }
+
+    /// Units of a line.
+    pub(crate) fn line_units(&self) -> u64 {
+        self.line_units
     }
 
     fn group_of(&self, line: u32) -> usize {
@@ -171,7 +176,7 @@ impl Lines {
                 let line = self.line(number);
                 assert_eq!(line.valid.load(Ordering::Acquire), 0, "line {number} is erased");
                 line.state.store(state::OPEN, Ordering::Relaxed);
-                line.references.store(1, Ordering::Release);
+                line.holds.open();
                 number
             }
         };
@@ -228,14 +233,8 @@ impl Lines {
 
     /// Erases a line without valid units as soon as no reader holds it.
     pub(crate) fn erase(&self, line: u32) -> Result<(), PowerLost> {
-        // What the line had itself.
-        self.line(line).references.fetch_sub(1, Ordering::AcqRel);
-        let mut backoff = Backoff::default();
-        while self.line(line).references.load(Ordering::Acquire) != 0 {
-            if self.medium.is_off() {
-                return Err(PowerLost);
-            }
-            backoff.wait();
+        if !self.line(line).holds.close(|| !self.medium.is_off()) {
+            return Err(PowerLost);
         }
         for block in self.blocks(line) {
             self.medium.erase(block)?;
@@ -274,18 +273,10 @@ impl Places for Lines {
     }
 
     fn hold(&self, ppa: Ppa) -> bool {
-        let references = &self.line(self.line_of(ppa)).references;
-        let mut seen = references.load(Ordering::Relaxed);
-        while seen != 0 {
-            match references.compare_exchange_weak(seen, seen + 1, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return true,
-                Err(now) => seen = now,
-            }
-        }
-        false
+        self.line(self.line_of(ppa)).holds.hold()
     }
 
     fn release(&self, ppa: Ppa) {
-        self.line(self.line_of(ppa)).references.fetch_sub(1, Ordering::AcqRel);
+        self.line(self.line_of(ppa)).holds.release();
     }
 }

@@ -44,6 +44,12 @@ impl AtomicMap {
         look(Word::unpack(self.words[lpn.0 as usize].load(Ordering::Acquire)))
     }
 
+    /// Nanoseconds that threads have waited for the lock so far.
+    #[cfg(feature = "measure")]
+    pub(crate) fn waited_ns(&self) -> u64 {
+        self.lock.as_ref().map_or(0, SpinLock::waited_ns)
+    }
+
     /// Whether one lock is around all words.
     pub fn is_locked(&self) -> bool {
         self.lock.is_some()

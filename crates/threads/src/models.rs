@@ -3,6 +3,7 @@
 //! Place: `cargo xtask loom`. Each property is also asked with a bug planted, and must fail then.
 
 use crate::content::{Unit, WORDS};
+use crate::hold::Holds;
 use crate::limiter::{PlantedLimiterBug, SharedScores};
 use crate::map::AtomicMap;
 use crate::pending::Pending;
@@ -17,13 +18,18 @@ use flashweir_ftl::limiter::Marks;
 use loom::thread::spawn;
 use std::panic::AssertUnwindSafe;
 
-/// Counts of a model's places: how often each became valid, and invalid. It is no part of what is modelled.
-#[derive(Debug, Default)]
-struct Valid(std::sync::Mutex<Vec<(u64, i32)>>);
+/// Counts of a model's places: how often each became valid, and invalid, which is no part of what is modelled. The readers of the
+/// one line that may be erased are.
+#[derive(Default)]
+struct Valid {
+    counts: std::sync::Mutex<Vec<(u64, i32)>>,
+    holds: Holds,
+    holds_nothing: bool,
+}
 
 impl Valid {
     fn add(&self, ppa: Ppa, by: i32) {
-        let mut counts = self.0.lock().unwrap();
+        let mut counts = self.counts.lock().unwrap();
         match counts.iter_mut().find(|(place, _)| *place == ppa.0) {
             Some((_, count)) => *count += by,
             None => counts.push((ppa.0, by)),
@@ -33,7 +39,7 @@ impl Valid {
 
     /// Valid places, sorted.
     fn places(&self) -> Vec<u64> {
-        let counts = self.0.lock().unwrap();
+        let counts = self.counts.lock().unwrap();
         let mut places: Vec<u64> = counts.iter().filter(|count| count.1 == 1).map(|count| count.0).collect();
         places.sort_unstable();
         places
@@ -50,10 +56,14 @@ impl Places for Valid {
     }
 
     fn hold(&self, _: Ppa) -> bool {
-        true
+        self.holds_nothing || self.holds.hold()
     }
 
-    fn release(&self, _: Ppa) {}
+    fn release(&self, _: Ppa) {
+        if !self.holds_nothing {
+            self.holds.release();
+        }
+    }
 }
 
 struct World {
@@ -65,7 +75,10 @@ impl World {
     fn new(rings: &[u32], planted: Option<PlantedBug>) -> Self {
         let mut versions = Versions::new(AtomicMap::new(2, false), rings, 2, false);
         versions.planted = planted;
-        Self { versions, valid: Valid::default() }
+        let holds_nothing = planted == Some(PlantedBug::ReadWithoutHold);
+        let valid = Valid { holds_nothing, ..Valid::default() };
+        valid.holds.open();
+        Self { versions, valid }
     }
 
     /// A user's write, up to its answer; returns its position and number.
@@ -209,6 +222,36 @@ fn a_reader_never_goes_back() {
             };
             assert!(age >= newest);
             newest = age;
+        }
+        thread.join().unwrap();
+    });
+}
+
+/// A line is erased and opened again while a reader is on its way to it: the reader waits, or the eraser does.
+#[test]
+fn a_line_is_not_erased_under_a_reader() {
+    judge(&[PlantedBug::ReadWithoutHold, PlantedBug::HoldWithoutLook], |planted| {
+        let world = Arc::new(World::new(&[1, 1], planted));
+        // What stands at place 10 of the medium.
+        let medium = Arc::new(AtomicU32::new(7));
+        world.write(0, 0, 0, 7);
+        world.persist(0, 0, 10);
+        world.publish(0);
+        let (other, erased) = (world.clone(), medium.clone());
+        let thread = spawn(move || {
+            other.write(1, 0, 0, 8);
+            other.persist(1, 0, 11);
+            assert!(other.valid.holds.close(|| true));
+            erased.store(0, Ordering::Relaxed);
+            other.valid.holds.open();
+        });
+        let mut unit: Unit = [0; WORDS];
+        match world.versions.find(Lpn(0), &mut unit, &world.valid) {
+            Found::Place(ppa) => {
+                assert_eq!((ppa, medium.load(Ordering::Relaxed)), (Ppa(10), 7));
+                world.valid.release(ppa);
+            }
+            found => assert_eq!((found, unit), (Found::Copied, [8; WORDS])),
         }
         thread.join().unwrap();
     });

@@ -15,6 +15,10 @@ pub(crate) enum PlantedBug {
     ReadWithoutLook,
     /// GC's copy is installed by a store.
     CopyByStore,
+    /// A reader does not hold the line that it reads from.
+    ReadWithoutHold,
+    /// A reader does not look at the word again once it holds the line.
+    HoldWithoutLook,
     /// FLUSH leaves out the last ring.
     FlushMissesRing,
     /// The last part is found by a look after the count went down.

@@ -94,6 +94,12 @@ impl Drop for Lease<'_> {
 }
 
 impl Pool {
+    /// Nanoseconds that threads have waited for the lock so far.
+    #[cfg(feature = "measure")]
+    pub(crate) fn waited_ns(&self) -> u64 {
+        self.shared.as_ref().map_or(0, SpinLock::waited_ns)
+    }
+
     /// A pool for so many workers with `items` items each, and their ends of it; `is_shared` makes it one slab behind one lock.
     pub fn new(workers: u32, items: u32, is_shared: bool) -> (Self, Vec<Worker>) {
         let all = workers * items;

@@ -17,6 +17,9 @@ pub struct SpinLock<T> {
     next: Alone<AtomicU32>,
     /// The ticket whose holder has the lock.
     served: AtomicU32,
+    /// Nanoseconds that threads have waited for it.
+    #[cfg(feature = "measure")]
+    waited_ns: std::sync::atomic::AtomicU64,
     value: UnsafeCell<T>,
 }
 
@@ -40,21 +43,43 @@ impl<T: Default> Default for SpinLock<T> {
 impl<T> SpinLock<T> {
     /// A free lock.
     pub fn new(value: T) -> Self {
-        Self { next: Alone(AtomicU32::new(0)), served: AtomicU32::new(0), value: UnsafeCell::new(value) }
+        Self {
+            next: Alone(AtomicU32::new(0)),
+            served: AtomicU32::new(0),
+            #[cfg(feature = "measure")]
+            waited_ns: std::sync::atomic::AtomicU64::new(0),
+            value: UnsafeCell::new(value),
+        }
     }
 
     /// Takes the lock when all who came before have had it.
     pub fn lock(&self) -> Guard<'_, T> {
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
+        let is_free = || self.served.load(Ordering::Acquire) == ticket;
+        #[cfg(feature = "measure")]
+        let begin = (!is_free()).then(std::time::Instant::now);
         let mut backoff = Backoff::default();
-        while self.served.load(Ordering::Acquire) != ticket {
+        while !is_free() {
             backoff.wait();
+        }
+        #[cfg(feature = "measure")]
+        if let Some(begin) = begin {
+            let waited = begin.elapsed().as_nanos() as u64;
+            self.waited_ns.fetch_add(waited, Ordering::Relaxed);
         }
         Guard {
             #[cfg(loom)]
             pointer: self.value.get_mut(),
             lock: self,
         }
+    }
+}
+
+#[cfg(feature = "measure")]
+impl<T> SpinLock<T> {
+    /// Nanoseconds that threads have waited for it so far.
+    pub fn waited_ns(&self) -> u64 {
+        self.waited_ns.load(Ordering::Relaxed)
     }
 }
 

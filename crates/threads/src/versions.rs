@@ -315,7 +315,10 @@ impl Versions {
                 (Word::Empty | Word::Trimmed(_), _) => return Found::Zeros,
                 (word @ Word::Place(ppa), true) => {
                     // It may have been erased before it was held. Then the word has changed; with a lock it cannot.
-                    if self.map.is_locked() || self.map.get(lpn) == word {
+                    if self.map.is_locked()
+                        || has_planted!(self, HoldWithoutLook)
+                        || self.map.get(lpn) == word
+                    {
                         return Found::Place(ppa);
                     }
                     places.release(ppa);

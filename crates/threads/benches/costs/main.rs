@@ -4,7 +4,9 @@
 //!
 //! Many short rounds, because other programs may run at the same time: the lower quartile is what a quiet machine has.
 
+#[path = "../kernel/mod.rs"]
 mod kernel;
+mod queue;
 
 use flashweir_core::{Lpn, Ppa};
 use flashweir_ftl::host_word::Word;
@@ -353,8 +355,8 @@ fn limiters(note: Note<'_>) {
 }
 
 fn kernels(note: Note<'_>) -> Result<(), String> {
-    note("system_call", alone(5_000, |_| kernel::nothing()), "a system call that does nothing");
-    let mut queue = kernel::Queue::new("/dev/zero")?;
+    note("system_call", alone(5_000, |_| queue::nothing()), "a system call that does nothing");
+    let mut queue = queue::Queue::new("/dev/zero")?;
     queue.read()?;
     let rounds = alone(2_000, |_| queue.read().expect("a read"));
     note(

@@ -1,27 +1,6 @@
-//! Calls of the kernel that the standard library does not have.
+//! The kernel's queue of asynchronous reads, which the standard library does not have.
 
 use std::io::Error;
-
-/// Binds the calling thread to a CPU.
-pub(crate) fn pin(cpu: usize) -> Result<(), String> {
-    // SAFETY: a set of CPUs is plain bits, and zeros are the empty one; the call reads it, with its size.
-    let result = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set)
-    };
-    match result {
-        0 => Ok(()),
-        _ => Err(format!("sched_setaffinity to CPU {cpu}: {}", Error::last_os_error())),
-    }
-}
-
-/// Has the calling thread, and those that it starts, run before all ordinary ones; returns whether that was allowed.
-pub(crate) fn prefer() -> bool {
-    let priority = libc::sched_param { sched_priority: 1 };
-    // SAFETY: the call reads the priority, which lives.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) == 0 }
-}
 
 /// A request of `io_submit`, as the kernel's header has it for little-endian machines.
 #[repr(C)]
