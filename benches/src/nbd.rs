@@ -17,6 +17,7 @@ pub(crate) fn session() -> Result<Vec<(&'static str, f64)>, String> {
         description: String::new(),
         size: 1 << 30,
         read_only: false,
+        least_block: 512,
         preferred_block: BYTES,
     };
     let config =

@@ -31,6 +31,24 @@ pub(crate) fn resolve_paged(devices: &[String], set: &[String]) -> Outcome<Vec<D
     Ok(all)
 }
 
+/// One device for a disk that is served or kept: with sectors that can be written in place, or an open channel below a host FTL.
+pub(crate) fn resolve_disk(
+    device: &str,
+    set: &[String],
+    host_ftl: Option<&str>,
+) -> Outcome<(DeviceConfig, Option<HostFtlConfig>)> {
+    let all = resolve(&[device.to_owned()], set)?;
+    let ftl = host_ftls(host_ftl, &all)?.remove(0);
+    for config in all.iter().filter(|_| ftl.is_none()) {
+        let checked = match config.firmware {
+            FirmwareKind::OpenChannel => config.check_jobs(),
+            _ => config.check_page_namespace(),
+        };
+        checked.map_err(|error| Failure::Usage(format!("device 0 ({}): {error}", config.name)))?;
+    }
+    Ok((all.into_iter().next().expect("one device was asked for"), ftl))
+}
+
 /// The devices for a file system, and the host FTL above each: of append segments if it is for those, and with sectors that can be
 /// written in place otherwise.
 pub(crate) fn resolve_for(

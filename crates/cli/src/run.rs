@@ -251,7 +251,7 @@ fn state(scenario: &Scenario) -> String {
 }
 
 /// A host FTL by what sets the assemblies apart.
-fn host_ftl_name(config: &HostFtlConfig) -> String {
+pub(crate) fn host_ftl_name(config: &HostFtlConfig) -> String {
     let lines = match config.lines {
         Lines::Device => "lines of the device",
         Lines::Channel => "lines of a channel",

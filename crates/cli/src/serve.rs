@@ -1,6 +1,6 @@
 //! `weir serve`, `weir cut` and `weir rerun`: simulated devices as disks of real programs.
 
-use crate::devices::resolve_paged;
+use crate::devices::{resolve_disk, size};
 use crate::error::{Failure, Outcome, say};
 use crate::json::{self, Kind};
 use crate::made_by::commit;
@@ -15,11 +15,13 @@ use flashweir_core::Bytes;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::{Device, DeviceOptions, MODEL};
+use flashweir_host::HostFtlConfig;
 use flashweir_serve::control::{self, Ask, CutOrder, DiskStatus, Reply, Status};
 use flashweir_serve::nbd::{Config, Export, Limits, TlsKeys, TlsMode};
 use flashweir_serve::recording::{self, Header};
 use flashweir_serve::volume::Volume;
 use flashweir_serve::{Clock, Disk, Endpoint, MemoryBound, ServeError, Server, ServerConfig, Speed};
+use flashweir_sim::host_ftl::Disk as Below;
 use flashweir_sim::precondition::{Pattern, Precondition};
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Read as _};
@@ -34,6 +36,7 @@ use std::time::Duration as WallDuration;
   weir serve sata-mlc --unix /tmp/disk.sock              on a unix socket; `weir cut /tmp/disk.sock` cuts its power
   weir serve a=sata-mlc b=mobile-ufs --tcp 127.0.0.1:0   two exports, on a free port
   weir serve consumer-tlc-nvme --speed max               as fast as the machine can, its whole FTL at work
+  weir serve qblke --host-ftl qblke,rings=4              a host FTL above an open channel, a ring for each connection up to four
   weir serve my.toml --speed 0.1 --record session.rec    ten times slower; `weir rerun session.rec` runs it again
 
 Then, for instance:
@@ -91,6 +94,10 @@ pub(crate) struct ServeArgs {
     /// Set a key of every device, as in buffer.capacity=64MiB; may be given several times
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
+    /// Put a host FTL above each device in memory that has an open channel: an assembly (pblk or qblke), and keys behind it, as in
+    /// qblke,rings=4; a volume has its own
+    #[arg(long, value_name = "ASSEMBLY,KEY=VALUE")]
+    host_ftl: Option<String>,
     /// Seed of all randomness
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -278,9 +285,9 @@ fn disks(args: &ServeArgs) -> Outcome<Vec<Disk>> {
                 "{option} is about a device that was written to: expected --precondition instant or age-by-writing, too"
             )));
         }
-        let config = resolve_paged(&[target.to_owned()], &args.set)?.remove(0);
+        let (config, host_ftl) = resolve_disk(target, &args.set, args.host_ftl.as_deref())?;
         let name = name.map_or_else(|| config.name.clone(), str::to_owned);
-        disks.push(in_memory(args, &name, config, precondition)?);
+        disks.push(in_memory(args, &name, config, host_ftl, precondition)?);
     }
     Ok(disks)
 }
@@ -306,6 +313,9 @@ fn on_volume(args: &ServeArgs, name: Option<&str>, directory: &Path) -> Outcome<
     };
     if !args.set.is_empty() {
         return refuse("--set");
+    }
+    if args.host_ftl.is_some() {
+        return refuse("--host-ftl");
     }
     if args.precondition != PreconditionArg::None {
         return refuse("--precondition");
@@ -333,6 +343,15 @@ fn on_volume(args: &ServeArgs, name: Option<&str>, directory: &Path) -> Outcome<
     }
     let name = name.map_or_else(|| volume.config().name.clone(), str::to_owned);
     let mut disk = Disk::on_volume(&name, volume, device);
+    if let Some(ftl) = disk.host_ftl().filter(|_| !args.quiet) {
+        say(format!(
+            "{shown}: its host FTL recovered in {:.3} ms of virtual time: {} reads, {} units found; the map takes {}",
+            disk.time_ns() as f64 / 1e6,
+            ftl.metrics().recovery_reads,
+            ftl.mapped_units(),
+            size(ftl.map_bytes())
+        ));
+    }
     if args.worst {
         disk.keep_versions();
     }
@@ -343,16 +362,23 @@ fn in_memory(
     args: &ServeArgs,
     name: &str,
     config: DeviceConfig,
+    host_ftl: Option<HostFtlConfig>,
     precondition: Precondition,
 ) -> Outcome<Disk> {
+    if args.record.is_some() && host_ftl.is_some() {
+        return Err(Failure::Usage(
+            "--record records a device, and a host FTL is none: expected a device with pages, such as qblke-page".into(),
+        ));
+    }
     let options = DeviceOptions { seed: args.seed, track_contents: true, planted: None };
     let device = Device::new(config.clone(), options);
-    let (mut device, _) = precondition.apply(device, args.seed, |_| true);
+    let below = Below::new(device, host_ftl.as_ref());
+    let (mut below, _) = precondition.apply_to(below, args.seed, |_| true);
     if let Some(memory) = args.memory {
         let bound = MemoryBound { bytes: memory.0, directory: std::env::temp_dir() };
-        bound.apply(&mut device).map_err(Failure::Run)?;
+        bound.apply(&mut below.device).map_err(Failure::Run)?;
     }
-    let mut disk = Disk::new(name, device, options);
+    let mut disk = Disk::above(name, below, options);
     if let Some(path) = &args.record {
         check(path)?;
         let header = Header {
@@ -378,8 +404,12 @@ fn export(disk: &Disk, read_only: bool) -> Export {
     Export {
         name: disk.name().to_owned(),
         description: format!("simulated SSD, {}", disk.device().config().name),
-        size: geometry.capacity_lbas() * LBA_BYTES,
+        size: disk.size(),
         read_only,
+        least_block: match disk.host_ftl() {
+            Some(_) => geometry.unit_bytes as u32,
+            None => LBA_BYTES as u32,
+        },
         preferred_block: (geometry.unit_bytes as u32).max(LBA_BYTES as u32),
     }
 }

@@ -1,11 +1,12 @@
 //! `weir volume`: disks that are kept in a directory, made, looked at and checked.
 
-use crate::devices::{resolve_paged, size};
+use crate::devices::{resolve_disk, size};
 use crate::error::{Failure, Outcome};
 use crate::json::{self, Kind};
 use crate::options::ShapeArgs;
 use crate::output::print;
 use crate::progress::Bar;
+use crate::run::host_ftl_name;
 use crate::values::capacity;
 use crate::values::whole;
 use clap::{Args, Subcommand};
@@ -13,7 +14,9 @@ use flashweir_core::Bytes;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_device::config::{BufferMode, DeviceConfig};
 use flashweir_device::geometry::Geometry;
+use flashweir_host::HostFtlConfig;
 use flashweir_serve::volume::{self, Checked, Info, Problem, Volume, VolumeError};
+use flashweir_sim::host_ftl::capacity_lbas;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -36,6 +39,7 @@ pub(crate) enum VolumeCommand {
   weir volume create disk --device consumer-tlc-nvme
   weir volume create disk --device sata-mlc --capacity 100GiB
   weir volume create disk --device my.toml --set buffer.mode=write-through --seed 7
+  weir volume create disk --device qblke --host-ftl qblke,rings=4      a host FTL above an open channel
   weir serve disk                                  serves it
 
 A volume is a directory that holds the medium of one device: contents, out-of-band areas, wear, and the device's own \
@@ -51,6 +55,9 @@ pub(crate) struct CreateArgs {
     /// Set a key of the device, as in buffer.capacity=64MiB; may be given several times
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
+    /// Put a host FTL above a device with an open channel: an assembly (pblk or qblke), and keys behind it, as in qblke,rings=4; the volume keeps it
+    #[arg(long, value_name = "ASSEMBLY,KEY=VALUE")]
+    host_ftl: Option<String>,
     /// Bytes that the host sees, as in 100GiB; planes get more or fewer blocks [default: the device's own]
     #[arg(long, value_name = "SIZE", value_parser = capacity)]
     capacity: Option<Bytes>,
@@ -145,15 +152,26 @@ pub(crate) fn failure(error: &VolumeError) -> Failure {
 }
 
 fn create(args: &CreateArgs) -> Outcome {
-    let mut devices = resolve_paged(std::slice::from_ref(&args.device), &args.set)?;
-    let mut config = devices.pop().expect("one device was asked for");
+    let (mut config, host_ftl) = resolve_disk(&args.device, &args.set, args.host_ftl.as_deref())?;
+    if args.capacity.is_some() && host_ftl.is_some() {
+        return Err(Failure::Usage(
+            "--capacity is for devices with an FTL of their own: what a host FTL leaves follows from the flash, as in --set \
+             geometry.pages_per_block=64"
+                .into(),
+        ));
+    }
     if let Some(capacity) = args.capacity {
         config = volume::with_capacity(&config, capacity)
             .map_err(|expected| Failure::Usage(format!("--capacity = {capacity}: {expected}")))?;
     }
-    Volume::create(&args.directory, &config, args.seed).map_err(|error| failure(&error))?;
+    Volume::create_below(&args.directory, &config, host_ftl.as_ref(), args.seed)
+        .map_err(|error| failure(&error))?;
     let shown = args.directory.display();
-    print(&format!("{shown}: {} of {}; weir serve {shown}\n", size(user_bytes(&config)), config.name))
+    print(&format!(
+        "{shown}: {} of {}; weir serve {shown}\n",
+        size(user_bytes(&config, host_ftl.as_ref())),
+        config.name
+    ))
 }
 
 fn upgrade(args: &UpgradeArgs, cancel: &AtomicBool) -> Outcome {
@@ -197,12 +215,15 @@ fn look<T>(
     done.map_err(|error| failure(&error))
 }
 
-fn user_bytes(config: &DeviceConfig) -> u64 {
-    Geometry::new(config).capacity_lbas() * LBA_BYTES
+fn user_bytes(config: &DeviceConfig, host_ftl: Option<&HostFtlConfig>) -> u64 {
+    capacity_lbas(config, host_ftl).expect("the volume was checked") * LBA_BYTES
 }
 
 /// Promise of the device: its kind, its buffer, and when a write is durable.
-fn promise(config: &DeviceConfig) -> [&'static str; 3] {
+fn promise(config: &DeviceConfig, host_ftl: Option<&HostFtlConfig>) -> [&'static str; 3] {
+    if host_ftl.is_some() {
+        return ["D1", "rings in the host", "a write is durable after a FLUSH"];
+    }
     match (config.buffer.mode, config.completion_is_durable()) {
         (BufferMode::WriteThrough, _) => ["D0", "write-through", "a write is durable when it completes"],
         (BufferMode::PowerLossProtected, true) => {
@@ -216,8 +237,8 @@ fn promise(config: &DeviceConfig) -> [&'static str; 3] {
 }
 
 fn info_lines(args: &LookArgs, info: &Info) -> String {
-    let [kind, buffer, durable] = promise(&info.config);
-    let capacity = user_bytes(&info.config);
+    let [kind, buffer, durable] = promise(&info.config, info.host_ftl.as_ref());
+    let capacity = user_bytes(&info.config, info.host_ftl.as_ref());
     let mut lines = vec![
         ("volume", args.directory.display().to_string()),
         ("device", format!("{}, seed {}", info.config.name, info.seed)),
@@ -227,6 +248,9 @@ fn info_lines(args: &LookArgs, info: &Info) -> String {
         ("state", state(info)),
         ("opened", format!("{} times", info.opens)),
     ];
+    if let Some(host_ftl) = &info.host_ftl {
+        lines.insert(2, ("host FTL", host_ftl_name(host_ftl)));
+    }
     if let Some(content) = &info.content {
         let blocks = Geometry::new(&info.config).blocks();
         let used = match content.mapped_bytes {
@@ -273,7 +297,7 @@ fn state(info: &Info) -> String {
 }
 
 fn info_json(args: &LookArgs, info: &Info) -> Value {
-    let [kind, buffer, _] = promise(&info.config);
+    let [kind, buffer, _] = promise(&info.config, info.host_ftl.as_ref());
     let content = info.content.as_ref().map(|content| {
         let [least, most, all] = content.erases;
         json!({
@@ -290,7 +314,8 @@ fn info_json(args: &LookArgs, info: &Info) -> Value {
         "firmware": info.firmware,
         "device": info.config.name,
         "seed": info.seed,
-        "capacity_bytes": user_bytes(&info.config),
+        "capacity_bytes": user_bytes(&info.config, info.host_ftl.as_ref()),
+        "host_ftl": info.host_ftl,
         "kind": kind,
         "buffer": buffer,
         "blocks": Geometry::new(&info.config).blocks(),

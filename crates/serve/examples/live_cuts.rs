@@ -25,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Case {
     name: &'static str,
     device: &'static str,
+    /// The host FTL above it.
+    host_ftl: Option<&'static str>,
     /// Keys of the device.
     set: &'static [&'static str],
     kind: DeviceKind,
@@ -56,20 +58,26 @@ const SMALL_D0: &[&str] = &[
     "ftl.over_provisioning=0.35",
 ];
 
+/// An open channel of 32 MiB.
+const CHANNELS: &[&str] =
+    &["geometry.channels=2", "geometry.chips_per_channel=1", "geometry.pages_per_block=16"];
+
 #[rustfmt::skip]
-const CASES: [Case; 12] = [
-    Case { name: "d1", device: "sata-mlc", set: &[], kind: DeviceKind::D1, speed: "real", worst: false, blocks: false, mib: 32 },
-    Case { name: "d2-small", device: "datacenter-tlc-plp-nvme", set: SMALL, kind: DeviceKind::D2, speed: "real", worst: false, blocks: true, mib: 16 },
-    Case { name: "d0", device: "remap-ssd", set: &[], kind: DeviceKind::D0, speed: "real", worst: false, blocks: false, mib: 32 },
-    Case { name: "d1-worst", device: "consumer-tlc-nvme", set: &[], kind: DeviceKind::D1, speed: "real", worst: true, blocks: false, mib: 32 },
-    Case { name: "d1-small", device: "sata-mlc", set: SMALL, kind: DeviceKind::D1, speed: "real", worst: false, blocks: true, mib: 16 },
-    Case { name: "d2", device: "low-latency-slc", set: &[], kind: DeviceKind::D2, speed: "real", worst: true, blocks: false, mib: 32 },
-    Case { name: "d0-small", device: "sata-mlc", set: SMALL_D0, kind: DeviceKind::D0, speed: "10x", worst: false, blocks: true, mib: 16 },
-    Case { name: "d1-small-worst", device: "consumer-tlc-nvme", set: SMALL, kind: DeviceKind::D1, speed: "real", worst: true, blocks: true, mib: 16 },
-    Case { name: "d1-slow", device: "mobile-ufs", set: &[], kind: DeviceKind::D1, speed: "0.5", worst: false, blocks: false, mib: 16 },
-    Case { name: "d2-max", device: "datacenter-tlc-plp-nvme", set: &[], kind: DeviceKind::D2, speed: "max", worst: false, blocks: false, mib: 64 },
-    Case { name: "d1-max", device: "barrier-850", set: SMALL, kind: DeviceKind::D1, speed: "max", worst: true, blocks: false, mib: 16 },
-    Case { name: "d0-8k", device: "mqsim-default", set: &["ftl.metadata=log"], kind: DeviceKind::D0, speed: "10x", worst: false, blocks: false, mib: 32 },
+const CASES: [Case; 14] = [
+    Case { name: "d1", device: "sata-mlc", host_ftl: None, set: &[], kind: DeviceKind::D1, speed: "real", worst: false, blocks: false, mib: 32 },
+    Case { name: "d2-small", device: "datacenter-tlc-plp-nvme", host_ftl: None, set: SMALL, kind: DeviceKind::D2, speed: "real", worst: false, blocks: true, mib: 16 },
+    Case { name: "d0", device: "remap-ssd", host_ftl: None, set: &[], kind: DeviceKind::D0, speed: "real", worst: false, blocks: false, mib: 32 },
+    Case { name: "d1-worst", device: "consumer-tlc-nvme", host_ftl: None, set: &[], kind: DeviceKind::D1, speed: "real", worst: true, blocks: false, mib: 32 },
+    Case { name: "d1-small", device: "sata-mlc", host_ftl: None, set: SMALL, kind: DeviceKind::D1, speed: "real", worst: false, blocks: true, mib: 16 },
+    Case { name: "d2", device: "low-latency-slc", host_ftl: None, set: &[], kind: DeviceKind::D2, speed: "real", worst: true, blocks: false, mib: 32 },
+    Case { name: "d0-small", device: "sata-mlc", host_ftl: None, set: SMALL_D0, kind: DeviceKind::D0, speed: "10x", worst: false, blocks: true, mib: 16 },
+    Case { name: "d1-small-worst", device: "consumer-tlc-nvme", host_ftl: None, set: SMALL, kind: DeviceKind::D1, speed: "real", worst: true, blocks: true, mib: 16 },
+    Case { name: "d1-slow", device: "mobile-ufs", host_ftl: None, set: &[], kind: DeviceKind::D1, speed: "0.5", worst: false, blocks: false, mib: 16 },
+    Case { name: "d2-max", device: "datacenter-tlc-plp-nvme", host_ftl: None, set: &[], kind: DeviceKind::D2, speed: "max", worst: false, blocks: false, mib: 64 },
+    Case { name: "d1-max", device: "barrier-850", host_ftl: None, set: SMALL, kind: DeviceKind::D1, speed: "max", worst: true, blocks: false, mib: 16 },
+    Case { name: "d0-8k", device: "mqsim-default", host_ftl: None, set: &["ftl.metadata=log"], kind: DeviceKind::D0, speed: "10x", worst: false, blocks: false, mib: 32 },
+    Case { name: "qblke", device: "qblke", host_ftl: Some("qblke,rings=4"), set: CHANNELS, kind: DeviceKind::D1, speed: "real", worst: false, blocks: false, mib: 16 },
+    Case { name: "pblk-worst", device: "qblke", host_ftl: Some("pblk"), set: CHANNELS, kind: DeviceKind::D1, speed: "max", worst: true, blocks: false, mib: 16 },
 ];
 
 /// A server, ended with us.
@@ -95,6 +103,9 @@ impl Serving {
         case.set.iter().for_each(|set| {
             command.args(["--set", set]);
         });
+        if let Some(host_ftl) = case.host_ftl {
+            command.args(["--host-ftl", host_ftl]);
+        }
         if case.worst {
             command.arg("--worst");
         }

@@ -40,6 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         description: "a disk in memory".into(),
         size,
         read_only,
+        least_block: 512,
         preferred_block: UNIT as u32,
     };
     let exports = vec![export("disk", false), export("read-only", true)];

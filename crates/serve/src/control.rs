@@ -4,7 +4,7 @@
 
 use crate::disk::OnCut;
 use crate::stats::{KindStatus, Percentiles};
-use flashweir_device::Device;
+use flashweir_device::{Device, DeviceMetrics};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::{BufRead, BufReader, Write};
@@ -121,14 +121,12 @@ pub struct DiskStatus {
 }
 
 impl DiskStatus {
-    /// Status of a device, under the name of its export.
-    pub(crate) fn of(export: &str, device: &Device) -> Self {
-        let geometry = device.geometry();
-        let metrics = device.metrics();
+    /// Status of a device, under the name of its export, with the size and the counters that clients see.
+    pub(crate) fn of(export: &str, device: &Device, size: u64, metrics: &DeviceMetrics) -> Self {
         Self {
             export: export.to_owned(),
             device: device.config().name.clone(),
-            size: geometry.user_units * geometry.unit_bytes,
+            size,
             buffer: device.buffer_use(),
             free_blocks: device.free_blocks(),
             units: [

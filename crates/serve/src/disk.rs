@@ -16,7 +16,9 @@ use crate::volume::Volume;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Data, DeviceError, Done, Duration, Instant, Lba, Lpn, Op, Payload};
 use flashweir_device::config::Metadata;
-use flashweir_device::{Device, DeviceOptions, RecoveryReport};
+use flashweir_device::{Device, DeviceMetrics, DeviceOptions, RecoveryReport};
+use flashweir_host::HostFtl;
+use flashweir_sim::host_ftl::Disk as Below;
 use flashweir_sim::live::{Finished, Live, Tear};
 use std::fmt;
 use std::io;
@@ -130,10 +132,15 @@ pub struct Disk {
 impl Disk {
     /// A disk called `name` on a device that has just woken up and keeps contents.
     pub fn new(name: &str, device: Device, options: DeviceOptions) -> Self {
-        assert!(device.media().tracks_contents(), "a served device keeps contents");
+        Self::above(name, device.into(), options)
+    }
+
+    /// The same on a device that may have a host FTL above it. If that has to recover, it has done so when this returns.
+    pub fn above(name: &str, disk: Below, options: DeviceOptions) -> Self {
+        assert!(disk.device.media().tracks_contents(), "a served device keeps contents");
         Self {
             name: name.to_owned(),
-            live: Some(Live::new(device)),
+            live: Some(Live::above(disk)),
             options,
             origin: Instant::ZERO,
             power: Power::On,
@@ -153,7 +160,8 @@ impl Disk {
 
     /// A disk called `name` on the device of an open volume.
     pub fn on_volume(name: &str, volume: Volume, device: Device) -> Self {
-        let mut disk = Self::new(name, device, volume.options());
+        let below = Below::recover(device, volume.host_ftl());
+        let mut disk = Self::above(name, below, volume.options());
         disk.volume = Some(volume);
         disk
     }
@@ -187,6 +195,26 @@ impl Disk {
     /// The device.
     pub fn device(&self) -> &Device {
         self.live().device()
+    }
+
+    /// The host FTL, if there is one.
+    pub fn host_ftl(&self) -> Option<&HostFtl> {
+        self.live().host_ftl()
+    }
+
+    /// Bytes that clients see.
+    pub fn size(&self) -> u64 {
+        self.live().capacity_lbas() * LBA_BYTES
+    }
+
+    /// Counters of the device, as they are for clients.
+    pub(crate) fn metrics(&self) -> DeviceMetrics {
+        self.live().metrics()
+    }
+
+    /// Whether what was answered is durable without a flush.
+    pub(crate) fn completion_is_durable(&self) -> bool {
+        self.live().completion_is_durable()
     }
 
     /// Statistics since the server began.
@@ -227,7 +255,7 @@ impl Disk {
     /// Why a cut of its power cannot be survived; `None` if it can.
     pub fn why_no_cut(&self) -> Option<String> {
         let config = self.device().config();
-        (config.ftl.metadata == Metadata::None).then(|| {
+        (config.ftl.metadata == Metadata::None && self.host_ftl().is_none()).then(|| {
             format!(
                 "{}: the device keeps no metadata (ftl.metadata = \"none\"), so it cannot come back after a cut",
                 config.name
@@ -327,12 +355,12 @@ impl Disk {
         let units = self.units(offset, length);
         let mut covers = 0;
         if let Some(versions) = &mut self.versions {
-            let device = self.live.as_ref().expect("the power is on").device();
+            let live = self.live.as_ref().expect("the power is on");
             match kind {
                 Kind::Read => {}
                 Kind::Flush => covers = versions.flush_covers(),
                 Kind::Write | Kind::Trim | Kind::Zero => {
-                    versions.submitted(units, |lpn| device.peek(lpn).unwrap_or_default());
+                    versions.submitted(units, |lpn| live.peek(lpn).unwrap_or_default());
                 }
             }
         }
@@ -359,14 +387,14 @@ impl Disk {
 
     /// Allocated and free extents of a range, from its begin; only the first if `one` is set.
     fn extents(&self, offset: u64, length: u32, one: bool) -> Vec<Extent> {
-        let (device, unit) = (self.device(), self.device().geometry().unit_bytes);
+        let (live, unit) = (self.live(), self.device().geometry().unit_bytes);
         let end = offset + u64::from(length);
         let mut extents: Vec<Extent> = Vec::new();
         let mut at = offset;
         while at < end {
             let lpn = Lpn(at / unit);
             let next = ((lpn.0 + 1) * unit).min(end);
-            let hole = !device.is_mapped(lpn);
+            let hole = !live.is_mapped(lpn);
             let part = (next - at) as u32;
             match extents.last_mut() {
                 Some(last) if last.hole == hole => last.length += part,
@@ -430,13 +458,13 @@ impl Disk {
     fn note_version(&mut self, pending: &Pending) {
         let units = self.units(pending.offset, pending.length);
         let Some(versions) = &mut self.versions else { return };
-        let device = self.live.as_ref().expect("the power is on").device();
+        let live = self.live.as_ref().expect("the power is on");
         match pending.kind {
             Kind::Read => {}
             Kind::Flush => versions.flushed(pending.covers),
             Kind::Write | Kind::Trim | Kind::Zero => {
-                let durable = pending.fua || device.config().completion_is_durable();
-                versions.completed(units, durable, |lpn| device.peek(lpn).unwrap_or_default());
+                let durable = pending.fua || live.completion_is_durable();
+                versions.completed(units, durable, |lpn| live.peek(lpn).unwrap_or_default());
             }
         }
     }
@@ -452,7 +480,9 @@ impl Disk {
             Err(error) => {
                 let errno = match error {
                     DeviceError::ReadOnly => Errno::Perm,
-                    DeviceError::OutOfRange { .. } | DeviceError::InvalidField(_) => Errno::Inval,
+                    DeviceError::OutOfRange { .. }
+                    | DeviceError::InvalidField(_)
+                    | DeviceError::Misaligned { .. } => Errno::Inval,
                     DeviceError::NotSupported(_) => Errno::NotSup,
                     _ => Errno::Io,
                 };
@@ -515,9 +545,9 @@ impl Disk {
         let unit_bytes = self.device().geometry().unit_bytes as usize;
         let mut finished = Vec::new();
         let live = self.live_mut();
-        for (lpn, version) in versions.draw(seed) {
+        for (number, (lpn, version)) in (0..).zip(versions.draw(seed)) {
             let Some(version) = version else { continue };
-            if live.device().peek(lpn).unwrap_or_default().identity() == version.identity() {
+            if live.peek(lpn).unwrap_or_default().identity() == version.identity() {
                 continue;
             }
             let lba = Lba(lpn.0 * u64::from(blocks));
@@ -529,11 +559,11 @@ impl Disk {
                     Op::Write { lba, blocks, data: Data::Bytes(Arc::from(bytes)) }
                 }
             };
-            live.submit(live.now(), 0, op, false, 0, &mut finished);
+            live.submit(live.now(), 0, op, false, number, &mut finished);
         }
         // A flush covers what has completed; on the link it could overtake a write.
         while live.in_flight() > 0 && live.step(&mut finished) {}
-        live.submit(live.now(), 0, Op::Flush, false, 0, &mut finished);
+        live.submit(live.now(), 0, Op::Flush, false, u64::MAX, &mut finished);
         while live.in_flight() > 0 && live.step(&mut finished) {}
     }
 

@@ -664,7 +664,7 @@ impl Server {
                     }
                     // As an fsync does after a write-back that failed: lost data must not be taken for durable.
                     OnCut::Fail => {
-                        client.flush_fails = !self.disks[at].device().config().completion_is_durable();
+                        client.flush_fails = !self.disks[at].completion_is_durable();
                     }
                 }
             }
@@ -793,6 +793,6 @@ fn disk_status(disk: &Disk) -> DiskStatus {
         kinds: disk.stats().kinds(),
         misses_ns: disk.stats().misses(),
         time_ns: disk.time_ns(),
-        ..DiskStatus::of(disk.name(), disk.device())
+        ..DiskStatus::of(disk.name(), disk.device(), disk.size(), &disk.metrics())
     }
 }

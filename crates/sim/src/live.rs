@@ -14,7 +14,7 @@ use crate::engine::{Answer, Engine, Host, Nothing};
 use crate::host_ftl::Disk;
 use crate::timeline::{Findings, Timeline};
 use flashweir_core::{Command, Duration, Instant, Lpn, Op, Payload};
-use flashweir_device::{Device, DeviceOptions, Recovery, RecoveryReport};
+use flashweir_device::{Device, DeviceMetrics, DeviceOptions, Recovery, RecoveryReport};
 use flashweir_host::HostFtl;
 use std::collections::BTreeMap;
 
@@ -93,6 +93,11 @@ impl Live {
     /// The host FTL, if there is one.
     pub fn host_ftl(&self) -> Option<&HostFtl> {
         self.engine.host_ftl()
+    }
+
+    /// Counters of the device, as they are for those above a host FTL.
+    pub fn metrics(&self) -> DeviceMetrics {
+        self.engine.metrics()
     }
 
     /// Sectors that commands may name.

@@ -96,7 +96,7 @@ const FILES: [(&str, &str); 29] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 263] = [
+const BAD: [(&str, &str); 268] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("check", "missing: --verify <SHELL COMMAND>, <COMMAND>..."),
     ("check --verify true --", "missing: <COMMAND>..."),
@@ -271,6 +271,11 @@ const BAD: [(&str, &str); 263] = [
     ("volume create v --device sata-mlc --capacity 999TiB", "--capacity = 999TiB: expected at most 7633633MiB for sata-mlc"),
     ("volume create v --device sata-mlc --seed x", "--seed cannot be `x`: expected a whole number of 0 or more"),
     ("volume create v --device sata-mlc --set buffer.mod=x", "unknown key `buffer.mod` in device 0 (sata-mlc); did you mean `mode`? Known keys: access_latency, bytes_per_s, capacity, eviction, exclusive_flush, high_water, low_water, mode, protected, range_flush"),
+    ("volume create v --device qblke", "device 0 (qblke): firmware = open-channel: expected page: a host without an FTL of its own needs a device with a page namespace (of the medium of QBLKe there is `qblke-page`), or a host FTL above it: --host-ftl pblk or qblke, or [host_ftl] in a scenario"),
+    ("volume create v --device qblke --host-ftl pblk --capacity 1GiB", "--capacity is for devices with an FTL of their own: what a host FTL leaves follows from the flash, as in --set geometry.pages_per_block=64"),
+    ("volume create v --device sata-mlc --host-ftl pblk", "--host-ftl needs a device with an open channel: expected one, as in --device qblke"),
+    ("serve qblke", "device 0 (qblke): firmware = open-channel: expected page: a host without an FTL of its own needs a device with a page namespace (of the medium of QBLKe there is `qblke-page`), or a host FTL above it: --host-ftl pblk or qblke, or [host_ftl] in a scenario"),
+    ("serve qblke --host-ftl pblk --record r", "--record records a device, and a host FTL is none: expected a device with pages, such as qblke-page"),
     ("volume create v --device mqsim-default", "ftl.metadata = none of mqsim-default: expected log, because a volume is recovered from what the device keeps on flash"),
     ("volume create . --device sata-mlc", ". is not empty: expected an empty directory, or a new name"),
     ("volume create none/v --device sata-mlc", "none/v cannot be made: there is no directory none"),
@@ -1042,6 +1047,9 @@ fn an_old_volume_is_named_looked_at_and_upgraded() {
         assert_eq!(refused.status.code(), Some(2), "{line}");
         assert!(text(&refused.stderr).ends_with("on the volume v is on the host's disk\n"), "{line}");
     }
+    let refused = place.say("serve v --tcp 127.0.0.1:0 --host-ftl pblk");
+    let said = "weir: --host-ftl is for devices in memory: the volume v has its own\n";
+    assert_eq!((refused.status.code(), text(&refused.stderr)), (Some(2), said));
     let small = place.say("serve sata-mlc --memory 4KiB");
     assert!(
         text(&small.stderr).contains("expected a size from 1MiB on, such as 1GiB"),
@@ -1279,4 +1287,64 @@ fn fio_reads_back_what_it_wrote_and_compares_it() {
         assert_eq!(output.status.code(), Some(2));
         assert!(text(&output.stderr).contains(wrong), "{wrong}: {}", text(&output.stderr));
     }
+}
+
+/// A server of a volume, once it takes clients.
+fn served(place: &Place, volume: &str) -> (std::process::Child, String) {
+    let mut server = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(["serve", volume, "--unix", "disk.sock", "--speed", "max", "--output", "json"])
+        .current_dir(&place.0)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(server.stdout.as_mut().unwrap()), &mut ready)
+        .unwrap();
+    assert!(ready.contains("disk.sock"), "{ready}");
+    (server, ready)
+}
+
+/// `kill -9` of a server whose disk has a host FTL: what a FLUSH of another connection covered is there when the next server is.
+#[test]
+fn a_host_ftl_on_a_volume_survives_kill_9() {
+    use flashweir_serve::client::{Ask, Client};
+    use flashweir_serve::nbd::wire::command;
+    const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+    let place = Place::new("host-ftl");
+    let made = place.say(
+        "volume create v --device qblke --host-ftl qblke,rings=2 --set geometry.channels=2 --set geometry.pages_per_block=16",
+    );
+    assert_eq!(good(&made), "v: 109.5 MiB of qblke; weir serve v\n");
+    let socket = place.0.join("disk.sock");
+    for round in 1..=3u8 {
+        let (mut server, _) = served(&place, "v");
+        let mut clients: Vec<Client> =
+            (0..3).map(|_| Client::connect(&socket, "qblke", true, PATIENCE).unwrap()).collect();
+        let expected: Vec<u8> = (0..3).flat_map(|client| [(round - 1) * 10 + client; 8192]).collect();
+        let found = clients[1].read_range(0, 3 * 8192, PATIENCE).unwrap().unwrap();
+        assert!(round == 1 && found == [0; 3 * 8192] || found == expected, "round {round}");
+        for (number, client) in (0..).zip(&mut clients) {
+            let ask =
+                Ask { command: command::WRITE, flags: 0, offset: u64::from(number) * 8192, length: 8192 };
+            client.call(ask, &[round * 10 + number; 8192], PATIENCE).unwrap().result.unwrap();
+        }
+        let flush = Ask { command: command::FLUSH, flags: 0, offset: 0, length: 0 };
+        clients[2].call(flush, &[], PATIENCE).unwrap().result.unwrap();
+        server.kill().unwrap();
+        let ended = server.wait_with_output().unwrap();
+        let said = text(&ended.stderr);
+        assert!(
+            said.contains("its host FTL recovered in ") && said.contains("the map takes 0.2 MiB"),
+            "{said}"
+        );
+        std::fs::remove_file(&socket).unwrap();
+    }
+    let info = place.say("volume info v");
+    assert!(
+        good(&info).contains("host FTL     2 rings, lines of a channel, scores\n"),
+        "{}",
+        text(&info.stdout)
+    );
+    assert!(good(&place.say("volume check v")).starts_with("no problems: "));
 }

@@ -176,7 +176,7 @@ struct Campaign<'a> {
 impl<'a> Campaign<'a> {
     fn begin(target: &'a Target, plan: &'a Plan) -> Result<Self, Failure> {
         let client = Client::connect(&target.socket, &target.export, true, target.patience)?;
-        let unit = u64::from(client.facts().blocks[1]);
+        let [least, unit, _] = client.facts().blocks.map(u64::from);
         drop(client);
         let grain = if plan.blocks { super::stamp::BLOCK as u64 } else { unit };
         let now = read_region(target, &plan.region, true)?;
@@ -185,7 +185,7 @@ impl<'a> Campaign<'a> {
             plan,
             grain,
             record: Record::new(target.kind, plan.region.clone(), unit, grain, now),
-            workload: Workload::new(plan.seed, plan.region.clone(), unit),
+            workload: Workload::new(plan.seed, plan.region.clone(), unit).in_blocks_of(least),
             counts: Counts::default(),
         })
     }

@@ -29,6 +29,8 @@ pub struct Workload {
     /// Blocks of the region.
     region: Range<u64>,
     unit_blocks: u64,
+    /// What changes something has whole multiples of so many blocks.
+    least_blocks: u64,
 }
 
 impl Workload {
@@ -36,7 +38,18 @@ impl Workload {
     pub fn new(seed: u64, region: Range<u64>, unit: u64) -> Self {
         let block = BLOCK as u64;
         let random = RandomStream::new(seed, "live-workload");
-        Self { random, region: region.start / block..region.end / block, unit_blocks: unit / block }
+        Self {
+            random,
+            region: region.start / block..region.end / block,
+            unit_blocks: unit / block,
+            least_blocks: 1,
+        }
+    }
+
+    /// The same for an export whose smallest write has so many bytes.
+    #[must_use]
+    pub fn in_blocks_of(self, least: u64) -> Self {
+        Self { least_blocks: least / BLOCK as u64, ..self }
     }
 
     /// The random stream, for the driver of the load.
@@ -88,6 +101,10 @@ impl Workload {
         if !random.chance(mood.unaligned) {
             from = from / self.unit_blocks * self.unit_blocks;
             blocks = blocks.next_multiple_of(self.unit_blocks);
+        }
+        if command != command::READ {
+            from = from / self.least_blocks * self.least_blocks;
+            blocks = blocks.next_multiple_of(self.least_blocks);
         }
         from = from.max(self.region.start);
         blocks = blocks.min(self.region.end - from);

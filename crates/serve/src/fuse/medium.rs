@@ -15,6 +15,7 @@ use flashweir_device::{Device, DeviceOptions};
 use flashweir_fs::port::{BLOCK_BYTES, Block, BlockPort, Image, SegmentImage, Write, bytes_of};
 use flashweir_fs::{Kind, NewVolume};
 use flashweir_host::HostConfig;
+use flashweir_sim::host_ftl::Disk;
 use flashweir_sim::stack::{FlushMode, Port, Stack};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
@@ -108,7 +109,8 @@ impl Medium {
             Self::Volume(path) => {
                 let (volume, device, _) =
                     Volume::open(&path, &mut |_| {}).map_err(|error| error.to_string())?;
-                Ok((Held::Volume(Box::new(volume)), stack(device, flush)))
+                let disk = Disk::recover(device, volume.host_ftl());
+                Ok((Held::Volume(Box::new(volume)), stack(disk, flush)))
             }
             Self::Image { path, device, seed, reserve, memory_bytes } => {
                 let named = |error: std::io::Error| format!("{}: {error}", path.display());
@@ -126,7 +128,7 @@ impl Medium {
                     let directory = directory_of(&path).to_owned();
                     MemoryBound { bytes, directory }.apply(&mut device)?;
                 }
-                let mut stack = stack(device, flush);
+                let mut stack = stack(device.into(), flush);
                 let (port, capacity) = (stack.port(), image.port().capacity_blocks());
                 image.check(&path, &port)?;
                 if port.capacity_blocks() < capacity {
@@ -208,7 +210,7 @@ impl Memory {
     fn open(self, flush: FlushMode) -> Result<(Held, Stack), String> {
         let Self { device, blocks, contents, end, .. } = self;
         let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
-        let mut stack = stack(Device::new(*device, options), flush);
+        let mut stack = stack(Device::new(*device, options).into(), flush);
         let port = stack.port();
         let written = stack.block_on(async move {
             let is_there = |content: &Payload| port.segment_blocks() > 0 || *content != Payload::Zero;
@@ -242,11 +244,9 @@ fn contents_of(stack: &mut Stack, blocks: u64) -> Result<Contents, String> {
 }
 
 /// A stack as a host has it: a block layer above the device. There is none above append segments, whose writes have their order.
-fn stack(device: Device, flush: FlushMode) -> Stack {
-    match device.config().firmware {
-        FirmwareKind::Append => Stack::new(device, flush),
-        _ => Stack::with_block_layer(device, flush, HostConfig::default()),
-    }
+fn stack(disk: Disk, flush: FlushMode) -> Stack {
+    let is_append = disk.device.config().firmware == FirmwareKind::Append;
+    Stack::above(disk, flush, (!is_append).then(HostConfig::default))
 }
 
 /// The ranges of blocks of a file that are no holes: first and end.

@@ -21,6 +21,7 @@ use crate::memory::GiveBack;
 use flashweir_core::{Duration, Instant};
 use flashweir_device::DeviceOptions;
 use flashweir_device::config::Metadata;
+use flashweir_fs::port::{BLOCK_BYTES, BlockPort as _};
 use flashweir_fs::vfs::Vfs;
 use flashweir_fs::{AnyFs, Kind, Mode};
 use flashweir_sim::live::Tear;
@@ -720,12 +721,14 @@ impl World {
     }
 
     fn status(&self) -> Status {
+        let port = self.stack().port();
+        let (size, metrics) = (port.capacity_blocks() * BLOCK_BYTES as u64, port.device_metrics());
         let disk = self.stack().with_device(|device| DiskStatus {
             on: matches!(self.power, Power::On),
             cuts: self.cuts.into(),
             in_flight: self.outstanding.get(),
             time_ns: self.stack().now().as_nanos(),
-            ..DiskStatus::of(&self.config.name(), device)
+            ..DiskStatus::of(&self.config.name(), device, size, &metrics)
         });
         Status {
             uptime_ns: self.pace.clock.wall().as_nanos() as u64,

@@ -23,6 +23,9 @@ pub struct Export {
     pub size: u64,
     /// Refuses what would change it.
     pub read_only: bool,
+    /// Block size of the smallest write, bytes: a sector, or a mapping unit where parts of one cannot be written. A power of two, 512 to
+    /// `preferred_block`.
+    pub least_block: u32,
     /// Block size that clients should prefer, bytes: the device's mapping unit. A power of two, 512 to 32 MiB.
     pub preferred_block: u32,
 }
@@ -89,7 +92,7 @@ impl Config {
             return Err(ConfigError("a server needs at least one export".into()));
         }
         for (index, export) in exports.iter().enumerate() {
-            let Export { name, description, size, preferred_block, .. } = export;
+            let Export { name, description, size, least_block, preferred_block, .. } = export;
             let wrong = |what: String| Err(ConfigError(format!("export '{name:.80}': {what}")));
             for (key, text) in [("name", name), ("description", description)] {
                 if text.len() > STRING_BYTES_MAX {
@@ -113,6 +116,11 @@ impl Config {
                 return wrong(format!(
                     "preferred_block = {preferred_block}; it must be a power of two from {BLOCK_BYTES_MIN} to \
                      {PAYLOAD_BYTES_MAX}"
+                ));
+            }
+            if !least_block.is_power_of_two() || !(BLOCK_BYTES_MIN..=*preferred_block).contains(least_block) {
+                return wrong(format!(
+                    "least_block = {least_block}; it must be a power of two from {BLOCK_BYTES_MIN} to {preferred_block}"
                 ));
             }
         }
@@ -172,6 +180,7 @@ mod tests {
             description: String::new(),
             size: 1 << 20,
             read_only: false,
+            least_block: 512,
             preferred_block: 4096,
         }
     }
@@ -194,6 +203,10 @@ mod tests {
         assert_eq!(
             error(vec![Export { preferred_block: 3000, ..export("a") }]),
             "export 'a': preferred_block = 3000; it must be a power of two from 512 to 33554432"
+        );
+        assert_eq!(
+            error(vec![Export { least_block: 8192, ..export("a") }]),
+            "export 'a': least_block = 8192; it must be a power of two from 512 to 4096"
         );
         assert_eq!(
             error(vec![Export { description: "d".repeat(4097), ..export("a") }]),

@@ -3,7 +3,7 @@
 //! Invariants: the data of an option are looked at when they are complete, and no length inside them is believed;
 //! each option but `NBD_OPT_EXPORT_NAME` ends with an acknowledgement or one error.
 
-use super::export::{BLOCK_BYTES_MIN, Export, PAYLOAD_BYTES_MAX, TlsMode};
+use super::export::{Export, PAYLOAD_BYTES_MAX, TlsMode};
 use super::session::{Discarded, Fatal, Phase, Session, Step};
 use super::wire::{
     BASE_ALLOCATION, BASE_ALLOCATION_ID, OPTION_BYTES, OPTION_MAGIC, OPTION_REPLY_MAGIC, STRING_BYTES_MAX,
@@ -191,7 +191,7 @@ impl Session {
             [&info::EXPORT.to_be_bytes()[..], &export.size.to_be_bytes(), &flags.to_be_bytes()].concat();
         self.option_reply(number, option_reply::INFO, &fact);
         let sizes =
-            [BLOCK_BYTES_MIN, export.preferred_block, PAYLOAD_BYTES_MAX].map(u32::to_be_bytes).concat();
+            [export.least_block, export.preferred_block, PAYLOAD_BYTES_MAX].map(u32::to_be_bytes).concat();
         let fact = [&info::BLOCK_SIZE.to_be_bytes()[..], &sizes].concat();
         self.option_reply(number, option_reply::INFO, &fact);
         for (kind, text) in [(info::NAME, &export.name), (info::DESCRIPTION, &export.description)] {

@@ -122,6 +122,14 @@ impl Session {
         if offset % block != 0 || u64::from(length) % block != 0 {
             return Err((Errno::Inval, "the range is not aligned to 512 bytes"));
         }
+        let least = u64::from(export.least_block);
+        let is_part = !offset.is_multiple_of(least) || !u64::from(length).is_multiple_of(least);
+        if matches!(command, WRITE | WRITE_ZEROES) && is_part {
+            return Err((
+                Errno::Inval,
+                "the range is not aligned to the smallest block that the export writes",
+            ));
+        }
         if matches!(command, READ | WRITE) && length > PAYLOAD_BYTES_MAX {
             return Err((Errno::Inval, "more than 32 MiB in one request"));
         }

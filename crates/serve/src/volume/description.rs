@@ -7,6 +7,8 @@ use super::format::{self, Format};
 use super::host::DESCRIPTION;
 use flashweir_device::DeviceConfig;
 use flashweir_device::config::Metadata;
+use flashweir_host::HostFtlConfig;
+use flashweir_sim::host_ftl::check_host_ftl;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::Path;
@@ -24,6 +26,9 @@ pub(super) struct Description {
     /// Features that a program has to know beyond format and firmware.
     #[serde(default)]
     needs: Vec<String>,
+    /// The FTL that the host of an open channel has: its lines are on the medium.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    host_ftl: Option<HostFtlConfig>,
     device: DeviceConfig,
 }
 
@@ -35,17 +40,25 @@ struct Heading {
     needs: Vec<String>,
 }
 
-/// The page-mapped FTL, the firmware of this program.
+/// The page-mapped FTL.
 const FIRMWARE: &str = "page-mapped";
+/// An open channel below a host FTL.
+const OPEN_CHANNEL: &str = "open-channel";
 
 impl Description {
     /// The text of the file that describes a volume of the present format.
-    pub(super) fn text(config: &DeviceConfig, seed: u64) -> Result<String, VolumeError> {
+    pub(super) fn text(
+        config: &DeviceConfig,
+        host_ftl: Option<&HostFtlConfig>,
+        seed: u64,
+    ) -> Result<String, VolumeError> {
+        let firmware = if host_ftl.is_some() { OPEN_CHANNEL } else { FIRMWARE };
         let description = Self {
             format: format::VERSION,
             seed: seed.to_string(),
-            firmware: Some(FIRMWARE.to_owned()),
+            firmware: Some(firmware.to_owned()),
             needs: Vec::new(),
+            host_ftl: host_ftl.cloned(),
             device: config.clone(),
         };
         let text = toml::to_string(&description).map_err(|error| {
@@ -60,6 +73,7 @@ impl Description {
 /// Contents of a description.
 pub(super) struct Described {
     pub(super) config: DeviceConfig,
+    pub(super) host_ftl: Option<HostFtlConfig>,
     pub(super) seed: u64,
     pub(super) format: Format,
     pub(super) firmware: String,
@@ -96,16 +110,20 @@ pub(super) fn describe(directory: &Path, text: &str) -> Result<Described, Volume
     let description: Description = toml::from_str(text).map_err(|error| damaged(error.message()))?;
     description.device.validate().map_err(|reason| damaged(&reason))?;
     let seed = description.seed.parse().map_err(|_| damaged("the seed is not a number"))?;
-    suits(&description.device)?;
-    let firmware = description.firmware.unwrap_or_else(|| FIRMWARE.to_owned());
-    Ok(Described { config: description.device, seed, format, firmware })
+    let Description { device: config, host_ftl, firmware, .. } = description;
+    suits(&config, host_ftl.as_ref())?;
+    let firmware = firmware.unwrap_or_else(|| FIRMWARE.to_owned());
+    if (firmware == OPEN_CHANNEL) != host_ftl.is_some() {
+        return Err(damaged("the firmware is another than that of its host FTL"));
+    }
+    Ok(Described { config, host_ftl, seed, format, firmware })
 }
 
 /// Whether this program can run what is on the medium; what it cannot, in words.
 fn knows(heading: &Heading) -> Result<(), String> {
-    if heading.firmware != FIRMWARE {
+    if ![FIRMWARE, OPEN_CHANNEL].contains(&heading.firmware.as_str()) {
         return Err(format!(
-            "the volume holds the firmware {:?}, and this program knows {FIRMWARE:?}: it takes a newer one",
+            "the volume holds the firmware {:?}, and this program knows {FIRMWARE:?} and {OPEN_CHANNEL:?}: it takes a newer one",
             heading.firmware
         ));
     }
@@ -117,8 +135,12 @@ fn knows(heading: &Heading) -> Result<(), String> {
     }
 }
 
-/// Whether a device can be kept in a volume.
-pub(super) fn suits(config: &DeviceConfig) -> Result<(), VolumeError> {
+/// Whether a device can be kept in a volume, below this host FTL.
+pub(super) fn suits(config: &DeviceConfig, host_ftl: Option<&HostFtlConfig>) -> Result<(), VolumeError> {
+    if let Some(host_ftl) = host_ftl {
+        return check_host_ftl(host_ftl, config).map(|_| ()).map_err(VolumeError::Unsuitable);
+    }
+    config.check_jobs().map_err(VolumeError::Unsuitable)?;
     config.check_page_namespace().map_err(VolumeError::Unsuitable)?;
     if config.ftl.metadata == Metadata::None {
         return Err(VolumeError::Unsuitable(format!(

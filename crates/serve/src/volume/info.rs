@@ -14,8 +14,11 @@ use flashweir_device::flash::{
     BlockHealth, Media, PageImage, PageState, SaveArea, Saved, Store, StoreError, Stored,
 };
 use flashweir_device::geometry::PageAddr;
-use flashweir_device::{Device, DeviceConfig, Geometry, Recovery, UNREADABLE};
+use flashweir_device::{DeviceConfig, Geometry, Recovery, UNREADABLE};
 use flashweir_ftl::BlockId;
+use flashweir_host::HostFtlConfig;
+use flashweir_sim::host_ftl::Disk;
+use flashweir_sim::live::Live;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -29,6 +32,8 @@ pub struct Info {
     pub firmware: String,
     /// The device.
     pub config: DeviceConfig,
+    /// The host FTL above it, if there is one.
+    pub host_ftl: Option<HostFtlConfig>,
     /// Seed of its own randomness.
     pub seed: u64,
     /// Whether it was closed, and not opened since.
@@ -85,7 +90,8 @@ pub fn info(directory: &Path, progress: &mut dyn FnMut(f64)) -> Result<Info, Vol
     let opened = match Opened::of(directory) {
         Ok(opened) => opened,
         Err(VolumeError::InUse { process, .. }) => {
-            let Described { config, seed, format, firmware } = describe(directory, &description(directory)?)?;
+            let Described { config, host_ftl, seed, format, firmware } =
+                describe(directory, &description(directory)?)?;
             let state = read_state(directory)?;
             let (host_bytes, opens) = (host_bytes()?, state.opens);
             let (in_use, clean, content) = (true, state.clean, None);
@@ -93,6 +99,7 @@ pub fn info(directory: &Path, progress: &mut dyn FnMut(f64)) -> Result<Info, Vol
                 format: format.number(),
                 firmware,
                 config,
+                host_ftl,
                 seed,
                 clean,
                 opens,
@@ -117,8 +124,8 @@ pub fn info(directory: &Path, progress: &mut dyn FnMut(f64)) -> Result<Info, Vol
         problems: loaded.problems.len() as u64,
     };
     if loaded.problems.is_empty() {
-        let (device, _) = try_recovery(&opened, files, loaded.media, save);
-        content.mapped_bytes = Some(mapped_bytes(&device));
+        let (disk, _) = try_recovery(&opened, files, loaded.media, save);
+        content.mapped_bytes = Some(mapped_bytes(&disk));
     }
     Ok(Info {
         format: opened.format.number(),
@@ -131,6 +138,7 @@ pub fn info(directory: &Path, progress: &mut dyn FnMut(f64)) -> Result<Info, Vol
         host_bytes: host_bytes()?,
         content: Some(content),
         config: opened.config,
+        host_ftl: opened.host_ftl,
     })
 }
 
@@ -159,10 +167,11 @@ pub fn check(directory: &Path, progress: &mut dyn FnMut(f64)) -> Result<Checked,
     }
     let mut mapped = None;
     if loaded.problems.is_empty() {
-        let (device, damage) = try_recovery(&opened, files, loaded.media, save);
-        mapped = Some(mapped_bytes(&device));
+        let (disk, damage) = try_recovery(&opened, files, loaded.media, save);
+        mapped = Some(mapped_bytes(&disk));
         loaded.problems.extend(damage);
-        for unit in (0..geometry.user_units).filter(|unit| is_lost(&device, Lpn(*unit))) {
+        let units = disk.capacity_lbas() / geometry.lbas_per_unit;
+        for unit in (0..units).filter(|unit| is_lost(&disk, Lpn(*unit))) {
             let what = "recovery finds it where it cannot be read".to_owned();
             let place = format!("unit {unit} of the host");
             loaded.problems.push(Problem { file: layout.oob().name(), place, what });
@@ -173,30 +182,32 @@ pub fn check(directory: &Path, progress: &mut dyn FnMut(f64)) -> Result<Checked,
     Ok(Checked { problems, clean, pages, mapped_bytes: mapped })
 }
 
-fn is_lost(device: &Device, lpn: Lpn) -> bool {
-    device.is_mapped(lpn) && device.peek(lpn) == Some(Payload::Tag(UNREADABLE))
+fn is_lost(disk: &Live, lpn: Lpn) -> bool {
+    disk.is_mapped(lpn) && disk.peek(lpn) == Some(Payload::Tag(UNREADABLE))
 }
 
-fn mapped_bytes(device: &Device) -> u64 {
-    let geometry = device.geometry();
-    (0..geometry.user_units).filter(|unit| device.is_mapped(Lpn(*unit))).count() as u64 * geometry.unit_bytes
+fn mapped_bytes(disk: &Live) -> u64 {
+    let geometry = disk.device().geometry();
+    let units = disk.capacity_lbas() / geometry.lbas_per_unit;
+    (0..units).filter(|unit| disk.is_mapped(Lpn(*unit))).count() as u64 * geometry.unit_bytes
 }
 
-/// Runs the device's recovery without changing the volume.
+/// Runs the recovery of device and host FTL without changing the volume.
 fn try_recovery(
     opened: &Opened,
     files: HostFiles,
     mut media: Media,
     save: Option<SaveArea>,
-) -> (Device, Vec<Problem>) {
+) -> (Live, Vec<Problem>) {
     let layout = opened.layout();
     let overlay = Overlay { files, layout, pages: BTreeMap::new(), damage: Vec::new() };
     let overlay = Arc::new(Mutex::new(overlay));
     media.attach(overlay.clone());
     media.set_save_area(save);
     let (device, _) = Recovery::begin(&opened.config, opened.options, media).finish();
+    let disk = Live::above(Disk::recover(device, opened.host_ftl.as_ref()));
     let damage = overlay.lock().map(|overlay| overlay.damage.clone()).unwrap_or_default();
-    (device, damage.iter().map(problem_of).collect())
+    (disk, damage.iter().map(problem_of).collect())
 }
 
 fn problem_of((at, unit, reason): &(PageAddr, u32, String)) -> Problem {

@@ -27,6 +27,7 @@ pub use error::VolumeError;
 use flashweir_core::Bytes;
 use flashweir_device::flash::{BlockHealth, Media, SaveArea, Store as _};
 use flashweir_device::{Device, DeviceConfig, DeviceOptions, Geometry, Recovery, RecoveryReport};
+use flashweir_host::HostFtlConfig;
 use format::Format;
 use host::{DESCRIPTION, Host, HostFiles, LOCK, Part, STATE};
 pub use info::{Checked, Content, Info, check, info};
@@ -54,7 +55,17 @@ impl Volume {
     /// Makes a volume with a device fresh from the factory. `directory` is empty or does not exist; its parent does.
     /// The configuration was validated.
     pub fn create(directory: &Path, config: &DeviceConfig, seed: u64) -> Result<(), VolumeError> {
-        suits(config)?;
+        Self::create_below(directory, config, None, seed)
+    }
+
+    /// The same below a host FTL, if there is one: a device with an open channel needs it.
+    pub fn create_below(
+        directory: &Path,
+        config: &DeviceConfig,
+        host_ftl: Option<&HostFtlConfig>,
+        seed: u64,
+    ) -> Result<(), VolumeError> {
+        suits(config, host_ftl)?;
         let io = |what: String| move |error| VolumeError::Io { directory: directory.to_owned(), what, error };
         let new = match std::fs::read_dir(directory) {
             Ok(mut entries) => match entries.next() {
@@ -73,13 +84,18 @@ impl Volume {
             }
             Err(error) => return Err(io("cannot be used".into())(error)),
         };
-        Self::fill(directory, config, seed).inspect_err(|_| remove(directory, new))
+        Self::fill(directory, config, host_ftl, seed).inspect_err(|_| remove(directory, new))
     }
 
-    fn fill(directory: &Path, config: &DeviceConfig, seed: u64) -> Result<(), VolumeError> {
+    fn fill(
+        directory: &Path,
+        config: &DeviceConfig,
+        host_ftl: Option<&HostFtlConfig>,
+        seed: u64,
+    ) -> Result<(), VolumeError> {
         let io = |what: String| move |error| VolumeError::Io { directory: directory.to_owned(), what, error };
         let stored = |error: flashweir_device::flash::StoreError| io(error.what)(error.error);
-        let text = Description::text(config, seed)?;
+        let text = Description::text(config, host_ftl, seed)?;
         let layout = Layout::new(&Geometry::new(config), Format::Two);
         let host = HostFiles::create(directory, layout.lens())
             .map_err(|(part, error)| io(format!("{} cannot be made", part.name()))(error))?;
@@ -199,6 +215,11 @@ impl Volume {
     /// Configuration of the device.
     pub fn config(&self) -> &DeviceConfig {
         &self.opened.config
+    }
+
+    /// Configuration of the host FTL above the device, if there is one.
+    pub fn host_ftl(&self) -> Option<&HostFtlConfig> {
+        self.opened.host_ftl.as_ref()
     }
 
     /// Seed of the device's own randomness, and that contents are kept.

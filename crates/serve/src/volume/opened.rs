@@ -10,6 +10,7 @@ use super::load::{Loaded, Problem, load, load_journal};
 use super::store::{JournalEnd, Layout};
 use flashweir_device::flash::{Media, SaveArea};
 use flashweir_device::{DeviceConfig, DeviceOptions, Geometry};
+use flashweir_host::HostFtlConfig;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
@@ -39,6 +40,7 @@ pub(super) struct Opened {
     pub(super) format: Format,
     pub(super) firmware: String,
     pub(super) config: DeviceConfig,
+    pub(super) host_ftl: Option<HostFtlConfig>,
     pub(super) options: DeviceOptions,
     pub(super) state: State,
 }
@@ -59,10 +61,10 @@ impl Opened {
             }
             Err(TryLockError::Error(error)) => return Err(io(format!("{LOCK} cannot be locked"))(error)),
         }
-        let Described { config, seed, format, firmware } = describe(directory, &text)?;
+        let Described { config, host_ftl, seed, format, firmware } = describe(directory, &text)?;
         let state = read_state(directory)?;
         let (directory, options) = (directory.to_owned(), options(seed));
-        Ok(Self { directory, lock, format, firmware, config, options, state })
+        Ok(Self { directory, lock, format, firmware, config, host_ftl, options, state })
     }
 
     /// An error if it has to be upgraded first.

@@ -590,8 +590,10 @@ fn who_may_not_open_is_told_why() {
     rewrite(&format::seal(&newer));
     assert_eq!(
         opened(&directory),
-        "/v: the volume holds the firmware \"segment\", and this program knows \"page-mapped\": it takes a newer one"
+        "/v: the volume holds the firmware \"segment\", and this program knows \"page-mapped\" and \"open-channel\": it takes a newer one"
     );
+    rewrite(&format::seal(&unsealed.replace("\"page-mapped\"", "\"open-channel\"")));
+    assert_eq!(opened(&directory), "/v: volume.toml: the firmware is another than that of its host FTL");
     rewrite(&format::seal(&unsealed.replace("needs = []", "needs = [\"share\"]\nnovel = 1")));
     assert_eq!(
         opened(&directory),

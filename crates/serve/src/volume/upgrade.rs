@@ -99,7 +99,7 @@ pub(super) fn upgrade_on(
         let (directory, needed, free) = (directory.to_owned(), Bytes(needed), Bytes(free));
         return Err(VolumeError::NoRoom { directory, needed, free });
     }
-    let text = Description::text(&opened.config, opened.options.seed)?;
+    let text = Description::text(&opened.config, opened.host_ftl.as_ref(), opened.options.seed)?;
     let name = new.oob().name();
     let part = format!("{DESCRIPTION}.part");
     let written = (|| {

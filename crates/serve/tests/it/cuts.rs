@@ -6,6 +6,7 @@ use crate::proxy::{Lie, Proxy};
 use crate::running::{PATIENCE, Running, Setup, UNIT};
 use flashweir_contract::DeviceKind;
 use flashweir_device::config::BufferMode;
+use flashweir_host::HostFtlConfig;
 use flashweir_serve::Speed;
 use flashweir_serve::client::campaign::{Counts, Plan, Target, run};
 use flashweir_serve::client::fio::check_header;
@@ -47,6 +48,21 @@ fn a_device_keeps_what_its_kind_promises() {
         let counts = cuts(&setup, kind, None, &plan(1, 4, blocks)).unwrap();
         assert_eq!(counts.cuts, 4);
         assert!(counts.requests > 20 && counts.units > 0, "{kind:?}: {counts:?}");
+    });
+}
+
+/// Above a host FTL, with more requests than rings.
+#[test]
+fn a_host_ftl_keeps_what_it_promises() {
+    let assemblies = [HostFtlConfig::pblk(), HostFtlConfig::qblke(2)];
+    let cases = assemblies
+        .into_iter()
+        .flat_map(|ftl| [(Speed::Scaled(8.0), false), (Speed::Max, true)].map(|speed| (ftl.clone(), speed)));
+    at_once(cases, |(ftl, (speed, versions))| {
+        let setup = Setup { speed, versions, host_ftl: Some(ftl), ..Setup::default() };
+        let counts = cuts(&setup, DeviceKind::D1, None, &plan(5, 6, false)).unwrap();
+        assert_eq!(counts.cuts, 6);
+        assert!(counts.promised > 20 && counts.in_flight > 0, "{counts:?}");
     });
 }
 

@@ -513,7 +513,8 @@ fn a_server_that_cannot_begin_leaves_no_socket() {
     let device = Device::new(preset("mobile-ufs").unwrap(), options);
     let (name, description, size) =
         ("disk".to_owned(), String::new(), device.geometry().capacity_lbas() * 512);
-    let export = Export { name, description, size, read_only: false, preferred_block: UNIT as u32 };
+    let export =
+        Export { name, description, size, read_only: false, least_block: 512, preferred_block: UNIT as u32 };
     let nbd = Config::new(vec![export], TlsMode::Off, Limits::default()).unwrap();
     let disks = vec![Disk::new("disk", device, options)];
     let refused = Server::bind(config, nbd, disks).unwrap_err().to_string();

@@ -2,9 +2,9 @@
 
 use flashweir_contract::DeviceKind;
 use flashweir_core::Bytes;
-use flashweir_core::units::LBA_BYTES;
 use flashweir_device::config::BufferMode;
 use flashweir_device::{Device, DeviceConfig, DeviceOptions};
+use flashweir_host::HostFtlConfig;
 use flashweir_serve::client::stamp::{BLOCK, stamp};
 use flashweir_serve::client::workload::Workload;
 use flashweir_serve::client::{Ask, Client, Record, wait_for};
@@ -12,6 +12,7 @@ use flashweir_serve::control::{self, CutDone, CutOrder, Reply, Status};
 use flashweir_serve::nbd::wire::command;
 use flashweir_serve::nbd::{Config, Export, Limits, TlsMode};
 use flashweir_serve::{Clock, Disk, Endpoint, Hand, Server, ServerConfig, Speed};
+use flashweir_sim::host_ftl::Disk as Below;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,6 +36,8 @@ pub(crate) struct Setup {
     pub(crate) connections_max: usize,
     pub(crate) patience: Duration,
     pub(crate) versions: bool,
+    /// A host FTL above an open channel, in the place of the device of that mode.
+    pub(crate) host_ftl: Option<HostFtlConfig>,
 }
 
 impl Default for Setup {
@@ -46,6 +49,7 @@ impl Default for Setup {
             connections_max: 64,
             patience: Duration::from_secs(2),
             versions: false,
+            host_ftl: None,
         }
     }
 }
@@ -71,6 +75,16 @@ pub(crate) fn device(mode: BufferMode) -> DeviceConfig {
     config
 }
 
+/// An open channel of 32 MiB below a host FTL.
+pub(crate) fn open_channel() -> DeviceConfig {
+    let mut config = flashweir_device::presets::preset("qblke").unwrap();
+    config.geometry.channels = 2;
+    config.geometry.chips_per_channel = 1;
+    config.geometry.pages_per_block = 16;
+    config.validate().unwrap();
+    config
+}
+
 /// A running server with the exports `disk` and `other`.
 pub(crate) struct Running {
     dir: PathBuf,
@@ -78,33 +92,45 @@ pub(crate) struct Running {
     pub(crate) control: PathBuf,
     pub(crate) hand: Hand,
     stop: Arc<AtomicBool>,
+    kill: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<(u64, u64), String>>>,
     mode: BufferMode,
 }
 
 impl Running {
     pub(crate) fn start(setup: &Setup) -> Self {
+        let config = match setup.host_ftl {
+            Some(_) => open_channel(),
+            None => device(setup.mode),
+        };
+        let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
+        let disk = |name: &str| {
+            let below = Below::new(Device::new(config.clone(), options), setup.host_ftl.as_ref());
+            let mut disk = Disk::above(name, below, options);
+            if setup.versions {
+                disk.keep_versions();
+            }
+            disk
+        };
+        Self::serve(setup, vec![disk("disk"), disk("other")])
+    }
+
+    /// A server of these disks.
+    pub(crate) fn serve(setup: &Setup, disks: Vec<Disk>) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let name = format!("weir-it-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let dir = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&dir).unwrap();
         let (socket, control) = (dir.join("disk.sock"), dir.join("control"));
-        let config = device(setup.mode);
-        let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
-        let mut exports = Vec::new();
-        let mut disks = Vec::new();
-        for name in ["disk", "other"] {
-            let device = Device::new(config.clone(), options);
-            let size = device.geometry().capacity_lbas() * LBA_BYTES;
-            let (name, description) = (name.to_owned(), String::new());
-            let export = Export { name, description, size, read_only: false, preferred_block: UNIT as u32 };
-            let mut disk = Disk::new(&export.name, device, options);
-            if setup.versions {
-                disk.keep_versions();
-            }
-            exports.push(export);
-            disks.push(disk);
-        }
+        let export = |disk: &Disk| Export {
+            name: disk.name().to_owned(),
+            description: String::new(),
+            size: disk.size(),
+            read_only: false,
+            least_block: if disk.host_ftl().is_some() { UNIT as u32 } else { 512 },
+            preferred_block: UNIT as u32,
+        };
+        let exports = disks.iter().map(export).collect();
         let nbd = Config::new(exports, TlsMode::Off, Limits::default()).unwrap();
         let hand = Hand::default();
         let config = ServerConfig {
@@ -124,15 +150,20 @@ impl Running {
         let mut server = Server::bind(config, nbd, disks).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
+        let kill = Arc::new(AtomicBool::new(false));
+        let is_killed = Arc::clone(&kill);
         let thread = std::thread::spawn(move || {
             server.run(&told).map_err(|error| error.to_string())?;
             let counts = server.connections();
+            if is_killed.load(Ordering::Relaxed) {
+                return Ok(counts);
+            }
             for disk in server.into_disks() {
                 disk.shut_down().map_err(|error| error.to_string())?;
             }
             Ok(counts)
         });
-        Self { dir, socket, control, hand, stop, thread: Some(thread), mode: setup.mode }
+        Self { dir, socket, control, hand, stop, kill, thread: Some(thread), mode: setup.mode }
     }
 
     pub(crate) fn connect(&self, export: &str) -> Client {
@@ -194,6 +225,11 @@ impl Running {
     /// Asks it to stop, as a signal would.
     pub(crate) fn ask_to_stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends it without a word to its disks, as the end of the process does: what is in memory is gone.
+    pub(crate) fn kill(self) {
+        self.kill.store(true, Ordering::Relaxed);
     }
 
     /// Stops it, as a signal would; gives the numbers of connections and of refused or dropped ones.

@@ -17,6 +17,7 @@ pub(crate) fn config(tls: TlsMode, limits: Limits) -> Arc<Config> {
         description: description.into(),
         size: DISK_BYTES,
         read_only,
+        least_block: 512,
         preferred_block: UNIT_BYTES as u32,
     };
     let exports = vec![export("disk", "a disk", false), export("old", "", true)];
