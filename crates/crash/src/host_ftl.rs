@@ -20,8 +20,8 @@ use flashweir_contract::{
 use flashweir_core::command::{RangeFlush, Tag, pattern};
 use flashweir_core::random::{RandomStream, mix};
 use flashweir_core::{Agenda, Command, Data, DeviceError, Done, Duration, Instant, Lba, Lpn, Op, Payload};
+use flashweir_device::config::OpenVersion;
 use flashweir_device::{Device, Effect as DeviceEffect, Event, Media, Recovery, Torn, UNREADABLE};
-use flashweir_ftl::FlashGeometry;
 use flashweir_host::{Effect, HostFtl, HostFtlConfig, Input, PlantedHostBug};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -163,7 +163,10 @@ impl Pair {
             _ => HostFtlConfig { planted, ..repaired },
         };
         let geometry = device.geometry();
-        let (flash, unit_bytes) = (FlashGeometry::clone(geometry), geometry.unit_bytes as usize);
+        let (flash, unit_bytes) = (geometry.open_flash(), geometry.unit_bytes as usize);
+        let open = &device.config().open;
+        let keeps_back = open.version == OpenVersion::V20;
+        let config = HostFtlConfig { cached_units: if keeps_back { open.cached_units } else { 0 }, ..config };
         let made = if is_fresh { HostFtl::new } else { HostFtl::recover };
         let ftl =
             made(config, flash, unit_bytes).unwrap_or_else(|error| panic!("{}: {error}", spec.config.name));
@@ -262,11 +265,10 @@ impl Pair {
         let unit = |unit| match self.ftl.find(Lpn(unit)) {
             None => Content::ZERO,
             Some(Ok(payload)) => Content::from(&payload),
-            Some(Err(ppa)) => self
-                .device
-                .media()
-                .payload(ppa)
-                .map_or(Content(UNREADABLE), |payload| Content::from(&payload)),
+            Some(Err(ppa)) => {
+                let payload = self.device.media().payload(self.device.geometry().open_unit(ppa));
+                payload.map_or(Content(UNREADABLE), |payload| Content::from(&payload))
+            }
         };
         (0..self.ftl.layout().user_units).map(unit).collect()
     }

@@ -69,10 +69,14 @@ impl Disk {
     }
 }
 
-/// The configuration with its number of queues: 0 stands for all of the link.
+/// The configuration as it is above this device: 0 queues stand for all of the link, and OCSSD 2.0 keeps units back.
 fn on_link(config: &HostFtlConfig, device: &DeviceConfig) -> HostFtlConfig {
     let queues = if config.queues == 0 { device.link.queues } else { config.queues };
-    HostFtlConfig { queues, ..config.clone() }
+    let cached_units = match device.open.version {
+        OpenVersion::V12 => 0,
+        OpenVersion::V20 => device.open.cached_units,
+    };
+    HostFtlConfig { queues, cached_units, ..config.clone() }
 }
 
 /// Checks a host FTL by itself and above this device, and returns its numbers.
@@ -87,13 +91,6 @@ pub fn check_host_ftl(config: &HostFtlConfig, device: &DeviceConfig) -> Result<L
         ));
     }
     let open = &device.open;
-    if open.version == OpenVersion::V20 && open.cached_units != 0 {
-        return Err(format!(
-            "open.cached_units = {}: expected 0 below a host FTL, which does not serve the last units of an open chunk itself; or \
-             open.version = \"1.2\", whose device does",
-            open.cached_units
-        ));
-    }
     if open.pointer == PointerMove::Programmed {
         return Err("open.pointer = \"programmed\": expected \"accepted\" below a host FTL, which has several writes of a chunk \
                     under way"

@@ -9,9 +9,9 @@ const SMALL: Shape = Shape { blocks_per_plane: 12, ..PLAIN };
 const FAILING: Shape = Shape { program_fail: 0.004, erase_fail: 0.004, blocks_per_plane: 18, ..SMALL };
 
 /// Shape of the device, number of rings, lines, limiter. They differ in what matters at a power loss: rings, groups, planes that
-/// program together, units of a page, operations that reads suspend, blocks that fail, and threads whose time counts.
+/// program together, units of a page, operations that reads suspend, blocks that fail, and threads whose time counts, and units that the device keeps back.
 #[rustfmt::skip]
-const TABLE: [(&str, Shape, u16, Lines, Limits); 10] = [
+const TABLE: [(&str, Shape, u16, Lines, Limits); 13] = [
     ("tiny-pblk", SMALL, 1, Lines::Device, Limits::Windows),
     ("tiny-qblke", SMALL, 2, Lines::Channel, Limits::Scores),
     ("tiny-pblk-planes", Shape { parallel: [1, 2, 2], cell: Cell::Mlc, units_per_page: 1, ..SMALL }, 1, Lines::Device, Limits::Windows),
@@ -20,6 +20,9 @@ const TABLE: [(&str, Shape, u16, Lines, Limits); 10] = [
     ("tiny-pblk-rings", Shape { pages_per_block: 4, unit_bytes: 1024, ..SMALL }, 3, Lines::Device, Limits::Scores),
     ("tiny-pblk-failing", FAILING, 1, Lines::Device, Limits::Windows),
     ("tiny-qblke-failing", Shape { parallel: [2, 2, 1], ..FAILING }, 2, Lines::Channel, Limits::Scores),
+    ("tiny-pblk-2.0", SMALL, 1, Lines::Device, Limits::Windows),
+    ("tiny-qblke-2.0-wide", Shape { parallel: [2, 1, 2], ..SMALL }, 2, Lines::Channel, Limits::Scores),
+    ("tiny-qblke-failing-2.0", Shape { parallel: [2, 2, 1], ..FAILING }, 2, Lines::Channel, Limits::Scores),
     ("tiny-pblk-threads", SMALL, 1, Lines::Device, Limits::Windows),
     ("tiny-qblke-threads", SMALL, 2, Lines::Channel, Limits::Scores),
 ];

@@ -47,8 +47,10 @@ impl HostFtl {
             while units.len() < most
                 && let Some(ppa) = now.todo.pop_front()
             {
-                if self.lines.is_valid(ppa) {
-                    units.push(ppa);
+                match self.recent_unit(ppa) {
+                    _ if !self.lines.is_valid(ppa) => {}
+                    Some((record, payload)) => now.copies.push_back((ppa, record, payload)),
+                    None => units.push(ppa),
                 }
             }
             if !units.is_empty() {

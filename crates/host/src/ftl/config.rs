@@ -3,6 +3,7 @@
 use super::costs::{Costs, Shared, WhenFull};
 use super::planted::PlantedHostBug;
 use flashweir_core::Duration;
+use flashweir_core::command::PLACES_MAX;
 use flashweir_ftl::BlockId;
 use flashweir_ftl::geometry::FlashGeometry;
 use flashweir_ftl::limiter::Marks;
@@ -103,6 +104,9 @@ pub struct HostFtlConfig {
     pub pool: Shared,
     /// What a thread does while rings are full.
     pub full: WhenFull,
+    /// Units of an open chunk that the device keeps back (open-channel §6.4); whoever knows the device sets it.
+    #[serde(skip)]
+    pub cached_units: u32,
     /// A planted bug, which the crash laboratory has to find.
     #[serde(skip)]
     pub planted: Option<PlantedHostBug>,
@@ -138,6 +142,7 @@ impl HostFtlConfig {
             map: Shared::Lock,
             pool: Shared::Lock,
             full: WhenFull::Retry,
+            cached_units: 0,
             planted: None,
         }
     }
@@ -214,6 +219,13 @@ impl Layout {
                 "host_ftl.programs_per_die, host_ftl.queues and host_ftl.gc_readers: expected at least 1"
                     .into(),
             );
+        }
+        let recent = config.cached_units.next_multiple_of(flash.units_per_page);
+        if recent as usize > PLACES_MAX {
+            return Err(format!(
+                "open.cached_units = {}: expected at most {PLACES_MAX} below a host FTL, in whole write units",
+                config.cached_units
+            ));
         }
         let groups = match config.lines {
             Lines::Device => 1,

@@ -371,6 +371,11 @@ impl Lines {
         blocks
     }
 
+    /// Blocks of a line, those that it leaves out included.
+    pub(super) fn blocks(&self, id: LineId) -> impl Iterator<Item = BlockId> {
+        (0..self.layout.columns).map(move |column| self.block(id, column))
+    }
+
     /// The block that holds a line's start metadata.
     pub(super) fn first_block(&self, id: LineId) -> BlockId {
         self.block(id, self.get(id).columns[0])

@@ -15,6 +15,7 @@ mod lines;
 mod map;
 mod metrics;
 mod planted;
+mod recent;
 mod recover;
 mod rest;
 mod ring;

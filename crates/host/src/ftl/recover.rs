@@ -5,28 +5,61 @@
 //! counts, a deallocation like a write. GC's copies have the number of what they copy; the original counts as long as it is there, so
 //! that a line which took nothing but copies is free again, however often the power fails during GC.
 //!
-//! Invariant: a recovery writes nothing, so one that is cut off is simply repeated.
+//! Where the device keeps back the last units of open chunks, these chunks are padded first, so that all of them can be read.
+//!
+//! Invariant: a recovery writes nothing but padding, so one that is cut off is simply repeated.
 
 use super::lines::LineId;
 use super::map::Word;
 use super::planted::PlantedHostBug;
 use super::state::{Ask, FoundLine, HostFtl, Recovery, Task, TrimRecord};
+use super::target::units_of;
 use flashweir_core::command::Units;
 use flashweir_core::oob::Owner;
-use flashweir_core::{DeviceError, Lpn, Payload, Ppa};
+use flashweir_core::open::{ChunkReport, ChunkState};
+use flashweir_core::{DeviceError, Done, Lpn, Op, Payload, Ppa};
 use flashweir_ftl::geometry::PageAddr;
 use flashweir_ftl::line_pages::{LineEnd, LineStart, TrimPage};
 use std::collections::BTreeMap;
 
 /// Reads under way at most.
 const READS_MAX: usize = 64;
+/// Chunks that one report names.
+const CHUNKS_AT_ONCE: u32 = 64;
 
 impl Recovery {
-    /// Asks for the start metadata of each line.
+    /// Begins with the first question.
     pub(super) fn begin(&mut self, ftl: &mut HostFtl) {
         self.lines = ftl.lines.ids().map(|_| FoundLine::default()).collect();
-        self.waiting = ftl.lines.ids().map(Ask::Start).collect();
+        match ftl.recent.is_needless() {
+            true => self.begin_lines(ftl),
+            false => self.waiting.push_back(Ask::Geometry),
+        }
         self.go_on(ftl);
+    }
+
+    /// Asks for the start metadata of each line.
+    fn begin_lines(&mut self, ftl: &HostFtl) {
+        self.are_lines_read = true;
+        self.waiting = ftl.lines.ids().map(Ask::Start).collect();
+    }
+
+    /// Begins to pad the chunks that are open, so that the device gives back what was written to them.
+    fn pad(&mut self, ftl: &mut HostFtl, first: u32, chunks: &[ChunkReport]) {
+        for (chunk, report) in (first..).zip(chunks) {
+            if report.state == ChunkState::Open {
+                self.reading += 1;
+                let page = ftl.layout.flash.units_per_page;
+                let units = ftl.config.cached_units.next_multiple_of(page).max(page);
+                let end = report.units.min(report.pointer + units);
+                let ppas = (report.pointer..end).map(|unit| Ppa(report.first.0 + u64::from(unit)));
+                let ppas: Vec<Ppa> = ppas.collect();
+                ftl.metrics_mut().padded_units += ppas.len() as u64;
+                let die = ftl.layout.die_of(ftl.layout.flash.page_of(report.first).0.block);
+                let op = ftl.write(ppas, Vec::new(), Vec::new());
+                ftl.send(op, die, Task::Recover(Ask::Pad { chunk }));
+            }
+        }
     }
 
     fn go_on(&mut self, ftl: &mut HostFtl) {
@@ -38,6 +71,15 @@ impl Recovery {
             let flash = &ftl.layout.flash;
             let page = |at: PageAddr| flash.units_of(at).collect::<Vec<_>>();
             let ppas = match ask {
+                Ask::Geometry => {
+                    ftl.send(Op::OpenGeometry, 0, Task::Recover(ask));
+                    continue;
+                }
+                Ask::Chunks { first, count } => {
+                    ftl.send(Op::ChunkReport { first, count }, 0, Task::Recover(ask));
+                    continue;
+                }
+                Ask::Pad { .. } => unreachable!("padding follows a report at once"),
                 Ask::Start(line) => page(PageAddr { block: ftl.lines.block(line, 0), page: 0 }),
                 Ask::End(line, at) => page(ftl.lines.end_pages(line)[at]),
                 Ask::Page(line, column, number) => {
@@ -54,10 +96,36 @@ impl Recovery {
         &mut self,
         ftl: &mut HostFtl,
         ask: Ask,
-        result: Result<Units, DeviceError>,
+        result: Result<Done, DeviceError>,
     ) -> bool {
         self.reading -= 1;
+        match (ask, result) {
+            (Ask::Geometry, Ok(Done::Geometry(geometry))) => {
+                let all = geometry.groups * geometry.parallel_units * geometry.chunks;
+                let part = |first| Ask::Chunks { first, count: CHUNKS_AT_ONCE.min(all - first) };
+                self.waiting.extend((0..all).step_by(CHUNKS_AT_ONCE as usize).map(part));
+            }
+            (Ask::Chunks { first, .. }, Ok(Done::Chunks(chunks))) => self.pad(ftl, first, &chunks),
+            // A chunk may go on behind a program that failed.
+            (Ask::Pad { chunk }, Err(_)) => self.waiting.push_back(Ask::Chunks { first: chunk, count: 1 }),
+            (Ask::Geometry | Ask::Chunks { .. } | Ask::Pad { .. }, _) => {}
+            (ask, result) => self.take_read(ftl, ask, units_of(result)),
+        }
+        self.go_on(ftl);
+        if self.reading == 0 && !self.are_lines_read {
+            self.begin_lines(ftl);
+            self.go_on(ftl);
+        }
+        let is_done = self.reading == 0;
+        if is_done {
+            self.build(ftl);
+        }
+        is_done
+    }
+
+    fn take_read(&mut self, ftl: &mut HostFtl, ask: Ask, result: Result<Units, DeviceError>) {
         match ask {
+            Ask::Geometry | Ask::Chunks { .. } | Ask::Pad { .. } => {}
             Ask::Start(line) => {
                 let start = result.ok().and_then(|units| LineStart::decode(bytes_of(units.data.first()?)?));
                 match start.filter(|start| start.left_out.first() != Some(&0)) {
@@ -83,12 +151,6 @@ impl Recovery {
                 }
             }
         }
-        self.go_on(ftl);
-        let is_done = self.reading == 0;
-        if is_done {
-            self.build(ftl);
-        }
-        is_done
     }
 
     /// A line has intact start metadata.

@@ -4,6 +4,7 @@ use super::config::{HostFtlConfig, Layout};
 use super::lines::{LineId, Lines};
 use super::map::HostMap;
 use super::metrics::HostFtlMetrics;
+use super::recent::Recent;
 use super::ring::Ring;
 use super::threads::Threads;
 use flashweir_core::command::Tag;
@@ -117,6 +118,7 @@ pub struct HostFtl {
     pub(super) lines: Lines,
     pub(super) limiter: Limiter,
     pub(super) trims: BTreeMap<Ppa, TrimRecord>,
+    pub(super) recent: Recent,
     pub(super) seq: u64,
     /// Number of the newest version that a recovery found.
     pub(super) first_seq: u64,
@@ -185,6 +187,12 @@ impl Collecting {
 /// A read of the recovery.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ask {
+    /// The geometry of the open channel, if it keeps units back.
+    Geometry,
+    /// A report of so many chunks from this one on.
+    Chunks { first: u32, count: u32 },
+    /// A write of padding to this chunk, so that what is before it can be read.
+    Pad { chunk: u32 },
     /// The page where a line's start metadata is, unless its first block is bad.
     Start(LineId),
     /// A page of a line's end metadata, by its number among these.
@@ -211,6 +219,8 @@ pub(super) struct FoundLine {
 /// A recovery under way.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Recovery {
+    /// Whether chunks are padded where that is needed, and lines are being read.
+    pub(super) are_lines_read: bool,
     pub(super) lines: Vec<FoundLine>,
     pub(super) trims: BTreeMap<Ppa, (u64, Vec<(u64, u64)>)>,
     pub(super) waiting: VecDeque<Ask>,

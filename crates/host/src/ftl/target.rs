@@ -16,10 +16,11 @@
 
 use super::config::{HostFtlConfig, Invalidation, Layout, Limits, Sequence, Trims};
 use super::costs::WhenFull;
-use super::lines::{LineId, LineState, Lines, MetaPage};
+use super::lines::{Line, LineId, LineState, Lines, MetaPage};
 use super::map::{HostMap, Slot, Word};
 use super::metrics::HostFtlMetrics;
 use super::planted::PlantedHostBug;
+use super::recent::Recent;
 use super::ring::{Before, Change, Entry, Ring, State};
 use super::state::{
     Collecting, Erasing, HostFtl, Limiter, Queued, Reading, Recovery, Task, TrimRecord, Waiter,
@@ -73,6 +74,7 @@ impl HostFtl {
             lines,
             limiter,
             trims: BTreeMap::new(),
+            recent: Recent::new(config.cached_units),
             seq: 0,
             first_seq: 0,
             queued: vec![VecDeque::new(); rings],
@@ -504,10 +506,16 @@ impl HostFtl {
                     from_rings += 1;
                     payload
                 }
-                Some(Err(ppa)) => {
-                    places.push((at, ppa));
-                    Payload::Zero
-                }
+                Some(Err(ppa)) => match self.recent_unit(ppa) {
+                    Some((_, payload)) => {
+                        from_rings += 1;
+                        payload
+                    }
+                    None => {
+                        places.push((at, ppa));
+                        Payload::Zero
+                    }
+                },
             };
             reading.data.push(payload);
         }
@@ -874,7 +882,7 @@ impl HostFtl {
     }
 
     /// A write of whole pages; what is missing at the end is padding.
-    fn write(&self, ppas: Vec<Ppa>, mut records: Vec<OobRecord>, mut data: Vec<Payload>) -> Op {
+    pub(super) fn write(&self, ppas: Vec<Ppa>, mut records: Vec<OobRecord>, mut data: Vec<Payload>) -> Op {
         records.resize(ppas.len(), PAD_RECORD);
         data.resize(ppas.len(), Payload::Zero);
         let blocks = ppas.len() as u32 * self.layout.unit_sectors as u32;
@@ -952,6 +960,14 @@ impl HostFtl {
     fn program_ended(&mut self, line: LineId) {
         self.lines.get_mut(line).programs -= 1;
         self.finish(line);
+        let pages = self.layout.flash.pages_per_block;
+        // A line without end metadata leaves chunks open.
+        let is_whole = |line: &Line| {
+            line.state == LineState::Closed && !line.has_failed && line.next.iter().all(|&next| next == pages)
+        };
+        if !self.recent.is_needless() && is_whole(self.lines.get(line)) {
+            self.lines.blocks(line).for_each(|block| self.recent.forget(block));
+        }
     }
 
     fn program_meta(&mut self, line: LineId, (at, contents): MetaPage) {
@@ -1000,6 +1016,9 @@ impl HostFtl {
                     self.metrics.program_failures += 1;
                     blocks.iter().for_each(|&block| self.lines.failed(line, block));
                 }
+                if is_done && !self.recent.is_needless() {
+                    self.keep_recent(ring, &entries);
+                }
                 for (position, ppa) in entries {
                     if is_done || self.has_planted(PlantedHostBug::FailedProgramForgotten) {
                         self.persisted(ring, position, ppa);
@@ -1029,7 +1048,7 @@ impl HostFtl {
             Task::Collect { group, units } => self.collected(group, units, units_of(result)),
             Task::Recover(ask) => {
                 let mut recovery = self.recovery.take().expect("it asked");
-                if recovery.answered(self, ask, units_of(result)) {
+                if recovery.answered(self, ask, result) {
                     for group in 0..self.collecting.len() {
                         self.free_changed(group);
                     }
@@ -1041,6 +1060,25 @@ impl HostFtl {
                 }
             }
         }
+    }
+
+    /// Keeps what the device does not give back yet.
+    fn keep_recent(&mut self, ring: usize, entries: &[(u64, Ppa)]) {
+        for &(position, ppa) in entries {
+            let entry = self.rings[ring].at(position);
+            let (mut record, payload) = entry.image(self.layout.unit_bytes);
+            record.seq = self.recorded_seq(record.seq, position);
+            self.recent.add(self.layout.flash.page_of(ppa).0.block, (ppa, record, payload));
+        }
+    }
+
+    /// Record and content of a unit that the device may not give back yet.
+    pub(super) fn recent_unit(&self, ppa: Ppa) -> Option<(OobRecord, Payload)> {
+        if self.recent.is_needless() {
+            return None;
+        }
+        let (_, record, payload) = self.recent.find(self.layout.flash.page_of(ppa).0.block, ppa)?;
+        Some((*record, payload.clone()))
     }
 
     /// An entry is on the medium.
@@ -1099,6 +1137,7 @@ impl HostFtl {
             waiting.rotate_left(1);
         }
         let left = waiting.len() as u32;
+        waiting.iter().for_each(|&block| self.recent.forget(block));
         self.metrics.lines_erased += 1;
         self.erasing.push(Erasing { line, waiting, left });
         // The block with the start metadata is erased alone and first.
@@ -1187,7 +1226,7 @@ fn read_slot(now: Instant) -> u64 {
 }
 
 /// The units of a read's answer.
-fn units_of(result: Result<Done, DeviceError>) -> Result<Units, DeviceError> {
+pub(super) fn units_of(result: Result<Done, DeviceError>) -> Result<Units, DeviceError> {
     match result? {
         Done::Units(units) => Ok(*units),
         _ => Err(DeviceError::InvalidField("a read of units is answered with units")),
