@@ -261,9 +261,9 @@ impl HostFtl {
                     Then::Submit { command, submitter } => self.submit(command, submitter, effects),
                     Then::Retry { token, ring } => self.try_again(token, ring, effects),
                     Then::Complete { token, result } => effects.push(Effect::Completed { token, result }),
-                    Then::Send { ring, command } => {
-                        self.out[1].push_back(command);
-                        self.threads.iter_mut().for_each(|threads| threads.sent(ring));
+                    Then::Send { ring, die, id } => {
+                        let threads = self.threads.as_mut().expect("it sent something");
+                        self.out[1].extend(threads.built(ring, die, id));
                     }
                     Then::Answer { task, result } => {
                         self.answers_held -= 1;
@@ -320,14 +320,14 @@ impl HostFtl {
         let id = self.next_id;
         self.next_id += 1;
         let writer = match &task {
-            Task::Program { ring, entries, .. } => Some((*ring, entries.len() as u64)),
+            Task::Program { ring, entries, die, .. } => Some(((*ring, *die), entries.len() as u64)),
             _ => None,
         };
         self.tasks.insert(id, task);
         let queue = (queue % u32::from(self.config.queues)) as u16;
         let command = Command { queue, ns: OPEN_NAMESPACE, ..Command::new(id, op) };
         match (&mut self.threads, writer) {
-            (Some(threads), Some((ring, units))) => threads.send(self.now, ring, units, command),
+            (Some(threads), Some((writer, units))) => threads.send(self.now, writer, units, command),
             _ => self.out[usize::from(!is_read)].push_back(command),
         }
     }

@@ -20,7 +20,7 @@ use super::metrics::HostFtlMetrics;
 use super::state::Task;
 use crate::smp::{LockCosts, LockId, Smp, Step};
 use flashweir_core::{Command, DeviceError, Done, Duration, Instant, Op};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// What follows when a path has ended.
 #[derive(Clone, Debug)]
@@ -31,8 +31,8 @@ pub(super) enum Then {
     Retry { token: u64, ring: usize },
     /// A request is answered.
     Complete { token: u64, result: Result<Done, DeviceError> },
-    /// A writer's program leaves.
-    Send { ring: usize, command: Command },
+    /// A ring's writer has built a program of this die.
+    Send { ring: usize, die: u32, id: u64 },
     /// An answer from below is handled.
     Answer { task: Task, result: Result<Done, DeviceError> },
 }
@@ -60,6 +60,9 @@ pub(super) struct Threads {
     /// CPU on which a writer ran last, where there are fewer writers than CPUs.
     last: usize,
     retries: u64,
+    /// Programs of each die that were given places and have not left, in the order of their places, and whether they are built. They
+    /// leave in this order: a chunk is written from its beginning to its end, whichever writer is faster.
+    leaving: BTreeMap<u32, VecDeque<(Command, bool)>>,
 }
 
 impl Threads {
@@ -79,6 +82,7 @@ impl Threads {
                 writers: vec![false; rings],
                 last: 0,
                 retries: 0,
+                leaving: BTreeMap::new(),
                 costs,
             })
         })
@@ -215,19 +219,28 @@ impl Threads {
     }
 
     /// A ring's writer builds a program of so many entries.
-    pub(super) fn send(&mut self, now: Instant, ring: usize, units: u64, command: Command) {
+    pub(super) fn send(&mut self, now: Instant, (ring, die): (usize, u32), units: u64, command: Command) {
+        let id = command.id.0;
+        self.leaving.entry(die).or_default().push_back((command, false));
         self.writers[ring] = true;
         let cpu = self.writer_cpu(ring);
         let mut steps = Vec::new();
         self.on_pool(&mut steps);
         // The lines of positions and line, and for each entry the one that its submitter has filled.
         steps.push(Step::Work(self.costs.line * (2 + units)));
-        self.smp.begin(now, cpu, false, steps, Then::Send { ring, command });
+        self.smp.begin(now, cpu, false, steps, Then::Send { ring, die, id });
     }
 
-    /// The program of a ring's writer has left.
-    pub(super) fn sent(&mut self, ring: usize) {
+    /// A ring's writer has built its program; returns those of the die that may leave now.
+    pub(super) fn built(&mut self, ring: usize, die: u32, id: u64) -> Vec<Command> {
         self.writers[ring] = false;
+        let Some(leaving) = self.leaving.get_mut(&die) else { return Vec::new() };
+        leaving
+            .iter_mut()
+            .filter(|(command, _)| command.id.0 == id)
+            .for_each(|(_, is_built)| *is_built = true);
+        let count = leaving.iter().take_while(|(_, is_built)| *is_built).count();
+        leaving.drain(..count).map(|(command, _)| command).collect()
     }
 
     /// The CPU of a ring's writer: the ring's own, or the least busy one where CPUs share a ring.

@@ -12,7 +12,8 @@ use flashweir_sim::measure::{JobResult, Percentile, RunResult};
 use flashweir_sim::request::Kind;
 use std::sync::atomic::AtomicBool;
 
-pub(super) const STUDIES: &[Study] = &[WRITES, HAND_OVER, SLOWER_HOST, READS, GC_CHANNELS, TENANTS];
+pub(super) const STUDIES: &[Study] =
+    &[WRITES, HAND_OVER, SLOWER_HOST, READS, READS_SLOWER_HOST, GC_CHANNELS, TENANTS];
 
 /// Configurations of the host FTL in the paper's order, each with one technique more (open-channel §9.5). All are as released.
 const STEPS: [(&str, &str); 6] = [
@@ -96,9 +97,9 @@ fn times(factor: f64) -> String {
 
 const READS: Study = Study {
     name: "reads",
-    what: "random reads of 4 KiB by so many jobs of depth 16 on 32 CPUs, of what was written before: the locks of map and pool taken away \
-           one by one",
-    missing: "the paper's depth, which is not known",
+    what: "random reads of 4 KiB by so many jobs of depth 16 on 32 CPUs, of what was written before, without a limit of the link, which FEMU has \
+           not: the locks of map and pool taken away one by one",
+    missing: "the paper's depth, which is not known; its host, as in `writes`",
     parameter: "jobs",
     names: &[],
     metrics: &[
@@ -109,24 +110,36 @@ const READS: Study = Study {
     ],
     variants: &["pblk", "map", "pool", "map and pool"],
     points: |_| vec![1.0, 2.0, 4.0, 8.0, 16.0, 32.0],
-    measure: |variant, x, seed, scale| {
-        let keys = ["", ", map = 'apart'", ", pool = 'apart'", ", map = 'apart', pool = 'apart'"][variant];
-        let ftl = format!("assembly = 'pblk-as-released', rings = 32, full = 'wait'{keys}");
-        let (jobs, ms) = (x as u32, if scale == Scale::Quick { 100 } else { 2_000 });
-        let fio = format!(
-            "[global]\nsize=1g\n[fill]\nrw=write\nbs=256k\niodepth=64\n[sync]\nstonewall\nrw=write\nbs=4k\nsize=4k\nfsync=1\n\
-             [measured]\nstonewall\nrw=randread\nbs=4k\niodepth=16\nnumjobs={jobs}\ngroup_reporting\ntime_based\nruntime={ms}ms\n"
-        );
-        let run = Cell { ftl, cpus: 32, channels: 32, pages: pages(scale), fio, seed }.run();
-        let share = |lock| run.lock_share(lock);
-        vec![
-            run.per_s(Kind::Read) / 1e3,
-            share("map"),
-            share("pool"),
-            run.percentile(Kind::Read, Percentile::P99),
-        ]
-    },
+    measure: |variant, x, seed, scale| reads(variant, x as u32, 1.0, seed, scale),
 };
+
+const READS_SLOWER_HOST: Study = Study {
+    name: "reads-slower-host",
+    what: "the study `reads` with 32 jobs, where everything costs so many times what was measured",
+    parameter: "times all measured costs",
+    points: |_| vec![1.0, 4.0, 16.0],
+    measure: |variant, x, seed, scale| reads(variant, 32, x, seed, scale),
+    ..READS
+};
+
+fn reads(variant: usize, jobs: u32, slower: f64, seed: u64, scale: Scale) -> Vec<f64> {
+    let keys = ["", ", map = 'apart'", ", pool = 'apart'", ", map = 'apart', pool = 'apart'"][variant];
+    let costs = times(slower);
+    let ftl =
+        format!("assembly = 'pblk-as-released', rings = 32, full = 'wait', costs = {{ {costs} }}{keys}");
+    let ms = if scale == Scale::Quick { 100 } else { 2_000 };
+    let fio = format!(
+        "[global]\nsize=1g\n[fill]\nrw=write\nbs=256k\niodepth=64\n[sync]\nstonewall\nrw=write\nbs=4k\nsize=4k\nfsync=1\n\
+         [measured]\nstonewall\nrw=randread\nbs=4k\niodepth=16\nnumjobs={jobs}\ngroup_reporting\ntime_based\nruntime={ms}ms\n"
+    );
+    let run = Cell { fio, link: false, ..Cell::new(ftl, scale, seed) }.run();
+    vec![
+        run.per_s(Kind::Read) / 1e3,
+        run.lock_share("map"),
+        run.lock_share("pool"),
+        run.percentile(Kind::Read, Percentile::P99),
+    ]
+}
 
 const GC_CHANNELS: Study = Study {
     name: "gc-channels",
@@ -150,7 +163,9 @@ const GC_CHANNELS: Study = Study {
                    [age]\nstonewall\nrw=randwrite\nbs=4k\niodepth=8\nnumjobs=8\nio_size=10%\n\
                    [measured]\nstonewall\nrw=randwrite\nbs=4k\niodepth=8\nnumjobs=8\nio_size=10%\ngroup_reporting\n";
         let pages = pages(scale) / 2;
-        let run = Cell { ftl, cpus: 0, channels: x as u32, pages, fio: fio.into(), seed }.run();
+        let cell =
+            Cell { cpus: 0, channels: x as u32, pages, fio: fio.into(), ..Cell::new(ftl, scale, seed) };
+        let run = cell.run();
         vec![run.of_ftl("moves_per_freed_unit"), run.of_ftl("waf"), run.mb_s(Kind::Write)]
     },
 };
@@ -181,7 +196,7 @@ const TENANTS: Study = Study {
              [writer]\nstonewall\nrw=randwrite\nbs=4k\niodepth=32\ntime_based\nruntime={ms}ms\n\
              [reader]\nrw=randread\nbs=4k\niodepth=1\ntime_based\nruntime={ms}ms\n"
         );
-        let run = Cell { ftl, cpus: 32, channels: 32, pages: pages(scale) / 2, fio, seed }.run();
+        let run = Cell { pages: pages(scale) / 2, fio, ..Cell::new(ftl, scale, seed) }.run();
         let read = |percentile| run.percentile(Kind::Read, percentile);
         vec![
             read(Percentile::P50),
@@ -207,7 +222,7 @@ fn writes(ftl: &str, jobs: u32, seed: u64, scale: Scale) -> Vec<f64> {
         "[measured]\nrw=randwrite\nbs=4k\nsize=89%\niodepth=2\nnumjobs={jobs}\ngroup_reporting\ntime_based\nramp_time={ramp}ms\n\
          runtime={ms}ms\n"
     );
-    let run = Cell { ftl: ftl.into(), cpus: 32, channels: 32, pages: pages(scale), fio, seed }.run();
+    let run = Cell { fio, ..Cell::new(ftl.into(), scale, seed) }.run();
     let share = |lock| run.lock_share(lock);
     vec![
         run.mb_s(Kind::Write),
@@ -227,15 +242,23 @@ struct Cell {
     pages: u32,
     fio: String,
     seed: u64,
+    /// Whether the link is the preset's; otherwise it takes no time to transfer data.
+    link: bool,
 }
 
 impl Cell {
+    /// The paper's set-up without a job.
+    fn new(ftl: String, scale: Scale, seed: u64) -> Self {
+        Self { ftl, cpus: 32, channels: 32, pages: pages(scale), fio: String::new(), seed, link: true }
+    }
+
     /// The scenario that `weir run` runs as well.
     fn scenario(&self) -> String {
-        let Self { ftl, cpus, channels, pages, fio, seed } = self;
+        let Self { ftl, cpus, channels, pages, fio, seed, link } = self;
+        let link = if *link { "" } else { ", \"link.bytes_per_s\" = 0" };
         format!(
             "name = 'qblke'\nseeds = [{seed}]\nprecondition = {{ mode = 'none' }}\nhost_ftl = {{ {ftl}, cpus = {cpus} }}\n\
-             [[device]]\npreset = 'qblke'\nset = {{ \"geometry.channels\" = {channels}, \"geometry.pages_per_block\" = {pages} }}\n\
+             [[device]]\npreset = 'qblke'\nset = {{ \"geometry.channels\" = {channels}, \"geometry.pages_per_block\" = {pages}{link} }}\n\
              [[workload]]\nname = 'jobs'\nfio_inline = '''\n{fio}'''\n"
         )
     }
@@ -288,5 +311,37 @@ impl Measured {
     /// CPUs at work, in the mean over the run.
     fn cpus_busy(&self) -> f64 {
         self.of_ftl("cpu_busy_ns") / self.0.virtual_time_ns as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A number of jobs that the device does not limit: what limits them is the host.
+    fn on_slow_host(ftl: &str) -> Vec<f64> {
+        writes(&format!("{ftl}, costs = {{ {} }}", times(16.0)), 16, 1, Scale::Quick)
+    }
+
+    #[test]
+    fn pblks_threads_spin_and_qblkes_do_not() {
+        let [pblk, qblke] = [STEPS[0].1, STEPS[5].1].map(on_slow_host);
+        assert!(pblk[1] > 50.0 && qblke[1] < 20.0, "share of the ring's lock: {pblk:?} {qblke:?}");
+        assert!(qblke[0] > 1.5 * pblk[0], "MB/s: {pblk:?} {qblke:?}");
+    }
+
+    /// Each technique takes its lock away, and nothing else that counts here.
+    #[test]
+    fn each_step_takes_a_lock_away() {
+        let [rings, map, pool] = [1, 2, 4].map(|step| on_slow_host(STEPS[step].1));
+        assert!(rings[2] > 5.0 && map[2] == 0.0, "lock of the map: {rings:?} {map:?}");
+        assert!(map[3] > 0.0 && pool[3] == 0.0, "lock of the pool: {map:?} {pool:?}");
+    }
+
+    #[test]
+    fn costs_multiply() {
+        let twice: toml::Table = toml::from_str(&format!("a = {{ {} }}", times(2.0))).unwrap();
+        assert_eq!(twice["a"]["copy"].as_str(), Some("592ns"));
+        assert_eq!(twice["a"].as_table().unwrap().len(), 11);
     }
 }
