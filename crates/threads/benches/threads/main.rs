@@ -19,7 +19,7 @@ const SHAPE: Geometry = Geometry {
     channels: 8,
     dies_per_channel: 2,
     blocks_per_die: 64,
-    programs_per_block: 64,
+    programs_per_block: 32,
     units_per_program: 8,
     user_units: 0,
     cpus: 2,
@@ -48,7 +48,7 @@ fn main() {
         let at = args.iter().position(|arg| arg == name);
         at.and_then(|at| args.get(at + 1)?.parse().ok()).unwrap_or(otherwise)
     };
-    let (rounds, millis) = (number("--rounds", 5), number("--millis", 700));
+    let (rounds, millis) = (number("--rounds", 3), number("--millis", 500));
     let has_priority = kernel::hurry();
     let geometry = SHAPE.over_provisioned(11);
     let mut rows = Vec::new();
