@@ -66,7 +66,7 @@ pub(super) fn of_table(table: &Table, place: &str) -> Result<HostFtlConfig, Faul
         Some(value) => return Err(wrong("host_ftl.assembly", place, value.to_string(), "")),
         None => {
             let (key, place) = ("host_ftl.assembly".into(), place.into());
-            return Err(Fault::Missing { key, place, expected: ASSEMBLIES.join(", ") });
+            return Err(Fault::Missing { key, place, expected: tree::one_of(&ASSEMBLIES) });
         }
     };
     tree::read::<Keyed>(&keyed(table.clone()), &keyed(keys()), place)?;
@@ -97,7 +97,7 @@ fn wrong(key: &str, place: &str, value: String, name: &str) -> Fault {
         place: place.to_owned(),
         value,
         nearest: nearest(name, ASSEMBLIES).map(str::to_owned),
-        expected: ASSEMBLIES.join(", "),
+        expected: tree::one_of(&ASSEMBLIES),
     }
 }
 

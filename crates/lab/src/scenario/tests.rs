@@ -641,11 +641,11 @@ fn a_host_ftl_is_an_assembly_and_what_differs() {
         ),
         (
             "host_ftl = { assembly = 'pblke' }",
-            "s.toml: `host_ftl.assembly` in device 0 (qblke) cannot be \"pblke\"; did you mean `pblk`? Expected pblk or qblke",
+            "s.toml: `host_ftl.assembly` in device 0 (qblke) cannot be \"pblke\"; did you mean `pblk`? Expected pblk, qblke, pblk-as-released or qblke-as-released",
         ),
         (
             "host_ftl = { rings = 2 }",
-            "s.toml: `host_ftl.assembly` is missing in device 0 (qblke): expected pblk or qblke",
+            "s.toml: `host_ftl.assembly` is missing in device 0 (qblke): expected pblk, qblke, pblk-as-released or qblke-as-released",
         ),
         (
             "host_ftl = 'pblk'",
@@ -692,7 +692,7 @@ fn a_host_ftl_fits_into_one_option() {
     for (text, error) in [
         (
             "qblkes",
-            "`the assembly` in --host-ftl cannot be `qblkes`; did you mean `qblke`? Expected pblk or qblke",
+            "`the assembly` in --host-ftl cannot be `qblkes`; did you mean `qblke`? Expected pblk, qblke, pblk-as-released or qblke-as-released",
         ),
         ("qblke,4", "--host-ftl: `4` has no value: expected KEY=VALUE, as in rings=4"),
         (
