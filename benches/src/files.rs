@@ -50,6 +50,7 @@ fn writes(job: &str, kind: Kind) -> Result<Values, String> {
         device,
         flush: if kind.has_range_flushes() { FlushMode::RangeFlush } else { FlushMode::Flush },
         block_layer: (kind == Kind::Ext4).then(HostConfig::default),
+        host_ftl: None,
         mode: kind.into(),
         mount: MountOptions { costs: HostCosts::preset("server")?, ..MountOptions::default() },
         workloads: vec![("writes".into(), Work::Fio(jobs))],

@@ -17,7 +17,7 @@
 //!
 //! Deliberately absent: clocks, and the use that a host makes of an answer.
 
-use crate::host_ftl::{Disk, seen_above};
+use crate::host_ftl::{Disk, check_above, seen_above};
 use crate::request::Kind;
 use crate::timeline::{Asked, Findings, Timeline};
 use flashweir_core::random::mix;
@@ -145,6 +145,22 @@ pub(crate) struct Engine<O> {
 pub(crate) fn block_layer(device: &Device, config: HostConfig) -> Chain {
     check_block_layer(&config, &device.config().link).unwrap_or_else(|reason| panic!("{reason}"));
     Chain::new().above(BlockLayer::new(config, device.geometry().lbas_per_unit))
+}
+
+/// Splits a disk into its device and the layers above that, with a block layer on top if there is one. Panics where
+/// [`check_block_layer`] or [`check_above`] fails.
+pub(crate) fn layers_of(disk: Disk, block_layer: Option<HostConfig>) -> (Device, Chain) {
+    let mut layers = Chain::new();
+    if let Some(config) = block_layer {
+        if disk.host_ftl.is_some() {
+            check_above(&config).unwrap_or_else(|reason| panic!("{reason}"));
+        }
+        layers = self::block_layer(&disk.device, config);
+    }
+    if let Some(ftl) = disk.host_ftl {
+        layers = layers.above(*ftl);
+    }
+    (disk.device, layers)
 }
 
 /// Checks a block layer by itself and against this link.

@@ -9,7 +9,7 @@
 
 use flashweir_device::config::{DeviceConfig, FirmwareKind, OpenVersion, PointerMove};
 use flashweir_device::{Device, DeviceMetrics, Geometry};
-use flashweir_host::{Chain, Dispatch, HostConfig, HostFtl, HostFtlConfig, HostFtlMetrics, Layout};
+use flashweir_host::{Dispatch, HostConfig, HostFtl, HostFtlConfig, HostFtlMetrics, Layout};
 
 /// A device, and the host FTL above it if it has an open channel.
 #[derive(Clone, Debug)]
@@ -50,22 +50,6 @@ impl Disk {
             Box::new(ftl.unwrap_or_else(|reason| panic!("{reason}")))
         });
         Self { device, host_ftl }
-    }
-
-    /// Splits the disk into its device and the layers above that, with a block layer on top if there is one. Panics where
-    /// [`check_block_layer`](crate::check_block_layer) or [`check_above`] fails.
-    pub(crate) fn into_layers(self, block_layer: Option<HostConfig>) -> (Device, Chain) {
-        let mut layers = Chain::new();
-        if let Some(config) = block_layer {
-            if self.host_ftl.is_some() {
-                check_above(&config).unwrap_or_else(|reason| panic!("{reason}"));
-            }
-            layers = crate::engine::block_layer(&self.device, config);
-        }
-        if let Some(ftl) = self.host_ftl {
-            layers = layers.above(*ftl);
-        }
-        (self.device, layers)
     }
 }
 

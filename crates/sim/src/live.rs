@@ -10,7 +10,7 @@
 //!
 //! Deliberately absent: clocks, sockets, bytes of any protocol.
 
-use crate::engine::{Answer, Engine, Host, Nothing};
+use crate::engine::{Answer, Engine, Host, Nothing, layers_of};
 use crate::host_ftl::Disk;
 use crate::timeline::{Findings, Timeline};
 use flashweir_core::{Command, Duration, Instant, Lpn, Op, Payload};
@@ -57,7 +57,7 @@ impl Live {
 
     /// Makes a disk that has just woken up, at virtual time zero. A host FTL that has to recover has done so at [`Self::now`].
     pub fn above(disk: Disk) -> Self {
-        let (mut device, layers) = disk.into_layers(None);
+        let (mut device, layers) = layers_of(disk, None);
         device.forgo_digest();
         let mut live =
             Self { engine: Engine::new(device, layers), now: Instant::ZERO, asked: BTreeMap::new() };

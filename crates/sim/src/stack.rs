@@ -10,7 +10,7 @@
 //! part of one that a block layer merged; a power cut drops every task and all requests that wait in a block layer, and
 //! later requests to a port are refused.
 
-use crate::engine::{self, Engine, Host, Nothing, Tear};
+use crate::engine::{self, Engine, Host, Nothing, Tear, layers_of};
 use crate::host_ftl::Disk;
 use crate::measure::{Distribution, LatencyRecorder};
 use flashweir_core::command::{APPEND_NAMESPACE, Contents, RangeFlush, SegmentId, SharePair};
@@ -492,7 +492,7 @@ impl Stack {
             FirmwareKind::Append => (geometry.segment_lbas() / LBAS) as u32,
             FirmwareKind::Page | FirmwareKind::PageAndAppend | FirmwareKind::OpenChannel => 0,
         };
-        let (device, layers) = disk.into_layers(block_layer.clone());
+        let (device, layers) = layers_of(disk, block_layer.clone());
         let (pending, free, tickets) = (Vec::new(), Vec::new(), Tickets::default());
         let shared = Shared {
             now: Instant::ZERO,

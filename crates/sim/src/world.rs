@@ -9,7 +9,7 @@
 //! Requests on a block layer leave when the jobs have submitted all requests of an instant, so that these can be
 //! merged.
 
-use crate::engine::{self, Engine, Happened, Host, Own, block_layer};
+use crate::engine::{self, Engine, Happened, Host, Own, block_layer, layers_of};
 use crate::host_ftl::{Disk, seen_above};
 use crate::measure::{DeviceTotals, IoLog, MetricValue, Recorder, RunResult, Sampler, Snapshot, TraceHash};
 use crate::request::{Kind, Request};
@@ -248,7 +248,7 @@ impl World {
         jobs: Vec<JobSetup>,
         interval: Duration,
     ) -> Self {
-        let (device, layers) = disk.into_layers(block_layer);
+        let (device, layers) = layers_of(disk, block_layer);
         Self::on(device, layers, jobs, interval)
     }
 

@@ -5,7 +5,7 @@
 //! Invariant: what is not said is what the assembly has; all queues of the link are used unless a number is given.
 
 use super::error::Fault;
-use super::{shape, tree};
+use super::tree::{self, shape};
 use flashweir_host::HostFtlConfig;
 use flashweir_workload::spelling::nearest;
 use serde::Deserialize;

@@ -35,6 +35,7 @@ use flashweir_workload::trace::{Action, Devices, Fit, Format, ReadOptions, Repla
 use serde::{Deserialize, Deserializer};
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
+use tree::shape;
 
 /// Devices × workloads × seeds.
 #[derive(Clone, Debug, PartialEq)]
@@ -291,10 +292,6 @@ fit = 'refuse'\nrepeat = 1";
 
 /// Keys of a `[[device]]` that are not keys of a device.
 const DEVICE_EXTRA: [&str; 4] = ["preset", "file", "set", "host_ftl"];
-
-fn shape(text: &str) -> Table {
-    text.parse().expect("shapes are valid TOML")
-}
 
 /// A device with every key.
 fn device_shape() -> Table {

@@ -13,6 +13,11 @@ use flashweir_workload::spelling::nearest;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
+/// A shape from its text.
+pub(super) fn shape(text: &str) -> Table {
+    text.parse().expect("shapes are valid TOML")
+}
+
 /// Merges `over` into `base`: tables merge, everything else is replaced.
 pub(super) fn merge(base: &mut Table, over: Table) {
     for (key, value) in over {
