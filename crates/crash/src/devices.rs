@@ -343,16 +343,14 @@ pub(super) fn tiny_open() -> Vec<DeviceConfig> {
 /// Tiny devices below a host FTL: OCSSD 1.2, as the paper's, whose blocks may be erased again and again (open-channel §6.1), and OCSSD 2.0,
 /// which keeps the last units of open chunks back.
 fn tiny_host_ftl() -> impl Iterator<Item = DeviceConfig> {
-    let old = OpenConfig { version: OpenVersion::V12, ..CHUNKS };
-    let new = OpenConfig { cached_units: 6, ..CHUNKS };
-    let of = move |name: &str| match name {
-        name if name.ends_with("-2.0-wide") => {
-            OpenConfig { chunk: ChunkSpan::Die, write_pages: 2, ..new.clone() }
-        }
-        name if name.ends_with("-2.0") => new.clone(),
-        _ => old.clone(),
-    };
-    host_ftl::host_ftl_shapes().map(move |(name, shape)| open_channel(name, shape, of(name)))
+    host_ftl::host_ftl_shapes().map(|(name, shape)| {
+        let chunks = if host_ftl::has_wide_chunks(name) { WIDE_CHUNKS } else { CHUNKS };
+        let open = match name.contains("-2.0") {
+            true => OpenConfig { cached_units: 6, ..chunks },
+            false => OpenConfig { version: OpenVersion::V12, ..chunks },
+        };
+        open_channel(name, shape, open)
+    })
 }
 
 /// An open channel of this shape.

@@ -9,15 +9,18 @@ const SMALL: Shape = Shape { blocks_per_plane: 12, ..PLAIN };
 const FAILING: Shape = Shape { program_fail: 0.004, erase_fail: 0.004, blocks_per_plane: 18, ..SMALL };
 
 /// Shape of the device, number of rings, lines, limiter. They differ in what matters at a power loss: rings, groups, planes that
-/// program together, units of a page, operations that reads suspend, blocks that fail, and threads whose time counts, and units that the device keeps back.
+/// program together, units of a page, operations that reads suspend, chunks of several planes, blocks that fail, threads whose time counts,
+/// and units that the device keeps back.
 #[rustfmt::skip]
-const TABLE: [(&str, Shape, u16, Lines, Limits); 13] = [
+const TABLE: [(&str, Shape, u16, Lines, Limits); 15] = [
     ("tiny-pblk", SMALL, 1, Lines::Device, Limits::Windows),
     ("tiny-qblke", SMALL, 2, Lines::Channel, Limits::Scores),
     ("tiny-pblk-planes", Shape { parallel: [1, 2, 2], cell: Cell::Mlc, units_per_page: 1, ..SMALL }, 1, Lines::Device, Limits::Windows),
     ("tiny-qblke-planes", Shape { parallel: [2, 1, 2], cell: Cell::Mlc, ..SMALL }, 3, Lines::Channel, Limits::Scores),
     ("tiny-qblke-wide", Shape { parallel: [4, 1, 1], units_per_page: 1, pages_per_block: 16, ..SMALL }, 4, Lines::Channel, Limits::Windows),
     ("tiny-pblk-rings", Shape { pages_per_block: 4, unit_bytes: 1024, ..SMALL }, 3, Lines::Device, Limits::Scores),
+    ("tiny-pblk-chunks", Shape { parallel: [1, 2, 2], units_per_page: 1, ..SMALL }, 1, Lines::Device, Limits::Windows),
+    ("tiny-qblke-chunks", Shape { parallel: [2, 1, 2], cell: Cell::Mlc, ..SMALL }, 2, Lines::Channel, Limits::Scores),
     ("tiny-pblk-failing", FAILING, 1, Lines::Device, Limits::Windows),
     ("tiny-qblke-failing", Shape { parallel: [2, 2, 1], ..FAILING }, 2, Lines::Channel, Limits::Scores),
     ("tiny-pblk-2.0", SMALL, 1, Lines::Device, Limits::Windows),
@@ -30,6 +33,11 @@ const TABLE: [(&str, Shape, u16, Lines, Limits); 13] = [
 /// Names of tiny devices below a host FTL.
 pub(crate) fn host_ftl_names() -> impl Iterator<Item = &'static str> {
     TABLE.iter().map(|(name, ..)| *name)
+}
+
+/// Whether a chunk of the device called `name` spans the planes of a die, so that the smallest write has a page of each.
+pub(super) fn has_wide_chunks(name: &str) -> bool {
+    name.ends_with("-chunks") || name.ends_with("-2.0-wide")
 }
 
 /// Name and shape of each tiny device below a host FTL.

@@ -310,6 +310,11 @@ impl Lines {
     /// A program of the block failed: its line takes no more data.
     pub(super) fn failed(&mut self, id: LineId, block: BlockId) {
         self.bad[block.index()] = true;
+        self.closed_early(id);
+    }
+
+    /// A block of the line takes no more programs before it is erased: neither does the line, and GC empties it first.
+    pub(super) fn closed_early(&mut self, id: LineId) {
         self.get_mut(id).has_failed = true;
         let group = self.group_of(id);
         if self.open[group] == Some(id) {

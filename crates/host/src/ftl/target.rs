@@ -1014,7 +1014,7 @@ impl HostFtl {
                 let is_done = result.is_ok();
                 if !is_done {
                     self.metrics.program_failures += 1;
-                    blocks.iter().for_each(|&block| self.lines.failed(line, block));
+                    blocks.iter().for_each(|&block| self.program_failed(line, block, &result));
                 }
                 if is_done && !self.recent.is_needless() {
                     self.keep_recent(ring, &entries);
@@ -1035,7 +1035,7 @@ impl HostFtl {
             Task::Meta { line, block } => {
                 if result.is_err() {
                     self.metrics.program_failures += 1;
-                    self.lines.failed(line, block);
+                    self.program_failed(line, block, &result);
                 }
                 self.program_ended(line);
             }
@@ -1079,6 +1079,19 @@ impl HostFtl {
         }
         let (_, record, payload) = self.recent.find(self.layout.flash.page_of(ppa).0.block, ppa)?;
         Some((*record, payload.clone()))
+    }
+
+    /// What a failed program says of its block. A chunk that a power loss in a part of a write unit has closed early, or whose write pointer it
+    /// has left behind a page that reads as never written, is good again after an erase; whether its block is, the erase tells.
+    fn program_failed(&mut self, line: LineId, block: BlockId, result: &Result<Done, DeviceError>) {
+        match result {
+            Err(
+                DeviceError::Open { what: OpenError::ClosedEarly, .. }
+                | DeviceError::Overwrite { .. }
+                | DeviceError::OutOfOrder { .. },
+            ) => self.lines.closed_early(line),
+            _ => self.lines.failed(line, block),
+        }
     }
 
     /// An entry is on the medium.
