@@ -36,7 +36,8 @@ const BARS: [(&str, &str, &str, Bar); 13] = [
 
 /// Runs the named benches, or all; with `--check` a missed bar is a failure.
 pub(crate) fn run(args: &[&str]) -> Result<bool, String> {
-    let served = bench_nbd::SPEEDS.iter().chain(&bench_mount::SPEEDS).map(|speed| speed.0);
+    let mounted = bench_mount::SPEEDS.iter().map(|speed| speed.0);
+    let served = bench_nbd::SPEEDS.iter().map(|speed| speed.0).chain(mounted);
     let beside_mqsim = bench_mqsim::SPEEDS.map(|speed| speed.0);
     // These benches need `weir`.
     let served: Vec<&str> = served.chain([LATENCY, METADATA]).chain(beside_mqsim).collect();
@@ -73,8 +74,8 @@ pub(crate) fn run(args: &[&str]) -> Result<bool, String> {
     if served.into_iter().any(wanted) {
         build(["--bin", "weir"])?;
     }
-    for (name, rw, depth) in bench_nbd::SPEEDS.into_iter().filter(|speed| wanted(speed.0)) {
-        let (ours, theirs) = bench_nbd::speed(rw, depth)?;
+    for (name, disk, rw, depth) in bench_nbd::SPEEDS.into_iter().filter(|speed| wanted(speed.0)) {
+        let (ours, theirs) = bench_nbd::speed(disk, rw, depth)?;
         let answer = json!({ "iops": ours, "nbdkit_iops": theirs });
         table.add(name, ours / theirs, "of nbdkit's IOPS", Bar::AtLeast(0.9), answer);
     }

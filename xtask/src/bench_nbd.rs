@@ -16,12 +16,22 @@ const TURNS: usize = 5;
 /// Seconds of one turn.
 const TURN_S: u32 = 2;
 
-/// Name of each bar, with fio's `rw` and `iodepth`.
-pub(crate) const SPEEDS: [(&str, &str, u32); 4] = [
-    ("nbd-read-qd1", "randread", 1),
-    ("nbd-read-qd16", "randread", 16),
-    ("nbd-write-qd1", "randwrite", 1),
-    ("nbd-write-qd16", "randwrite", 16),
+/// A served disk: the arguments of `weir serve`.
+type Disk = &'static [&'static str];
+
+const PAGES: Disk = &["consumer-tlc-nvme"];
+const HOST_FTL: Disk = &["qblke", "--set", "geometry.pages_per_block=64", "--host-ftl", "qblke,rings=2"];
+
+/// Name of each bar, with the disk and fio's `rw` and `iodepth`.
+pub(crate) const SPEEDS: [(&str, Disk, &str, u32); 8] = [
+    ("nbd-read-qd1", PAGES, "randread", 1),
+    ("nbd-read-qd16", PAGES, "randread", 16),
+    ("nbd-write-qd1", PAGES, "randwrite", 1),
+    ("nbd-write-qd16", PAGES, "randwrite", 16),
+    ("qblke-read-qd1", HOST_FTL, "randread", 1),
+    ("qblke-read-qd16", HOST_FTL, "randread", 16),
+    ("qblke-write-qd1", HOST_FTL, "randwrite", 1),
+    ("qblke-write-qd16", HOST_FTL, "randwrite", 16),
 ];
 
 /// A running server, which is killed when this is dropped.
@@ -110,9 +120,9 @@ fn sockets() -> Result<[PathBuf; 2], String> {
 }
 
 /// Median requests per second of ours and of nbdkit's memory plugin.
-pub(crate) fn speed(rw: &str, depth: u32) -> Result<(f64, f64), String> {
+pub(crate) fn speed(disk: Disk, rw: &str, depth: u32) -> Result<(f64, f64), String> {
     let [ours, theirs] = sockets()?;
-    let ours = weir(&["consumer-tlc-nvme", "--speed", "max"], &ours)?;
+    let ours = weir(&[disk, &["--speed", "max"]].concat(), &ours)?;
     let mut nbdkit = Command::new("nbdkit");
     nbdkit.arg("--foreground").arg("--unix").arg(&theirs).args(["memory", "2G"]);
     let theirs = Server::start(nbdkit, &theirs)?;
