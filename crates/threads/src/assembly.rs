@@ -128,12 +128,15 @@ impl Geometry {
         u64::from(self.dies() / self.groups(assembly)) * self.block_units()
     }
 
-    /// Units that are kept for what is in the rings, what fills up programs, and the copies of a victim: with less room the user
-    /// waits.
+    /// Units that are kept for what is in the rings, what fills up programs, the copies of a victim, and the rest of each open line, which
+    /// a power loss takes: with less room the user waits.
     pub(crate) fn gate(&self, assembly: Assembly) -> u64 {
         let rings = self.rings(assembly);
         let entries: u64 = rings.iter().map(|&entries| u64::from(entries)).sum();
-        2 * self.line_units(assembly) + entries + rings.len() as u64 * u64::from(self.units_per_program) * 4
+        let lines = u64::from(self.groups(assembly)) + 1;
+        lines * self.line_units(assembly)
+            + entries
+            + rings.len() as u64 * u64::from(self.units_per_program) * 4
     }
 
     /// Numbers of a group's limiter (open-channel §7.2).

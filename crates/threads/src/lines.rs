@@ -36,6 +36,8 @@ struct Line {
 #[derive(Debug, Default)]
 struct Open {
     line: Option<u32>,
+    /// Number of its opening.
+    opening: u64,
     /// Next program of the line.
     next: u32,
     free: VecDeque<u32>,
@@ -53,6 +55,8 @@ struct Group {
 pub(crate) struct Program {
     pub(crate) line: u32,
     pub(crate) ppa: Ppa,
+    /// Number of the line's opening.
+    pub(crate) opening: u64,
     /// The group has a free line less.
     pub(crate) has_opened: bool,
 }
@@ -66,6 +70,8 @@ pub(crate) struct Lines {
     valid: Box<[AtomicU64]>,
     /// Units that may be programmed before anything is erased.
     pub(crate) space: Alone<AtomicI64>,
+    /// Number of the next opening.
+    next_opening: Alone<AtomicU64>,
     columns: u32,
     per_group: u32,
     line_units: u64,
@@ -81,6 +87,7 @@ impl Lines {
             groups: (0..groups).map(|_| Alone(Group::default())).collect(),
             valid: (0..geometry.physical_units().div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             space: Alone(AtomicI64::new(0)),
+            next_opening: Alone(AtomicU64::new(1)),
             columns: geometry.dies() / groups,
             per_group: geometry.blocks_per_die,
             line_units: geometry.line_units(assembly),
@@ -173,6 +180,7 @@ impl Lines {
                 let number = open.free.pop_front()?;
                 group_state.free.fetch_sub(1, Ordering::AcqRel);
                 (open.line, open.next, has_opened) = (Some(number), 0, true);
+                open.opening = self.next_opening.fetch_add(1, Ordering::AcqRel);
                 let line = self.line(number);
                 assert_eq!(line.valid.load(Ordering::Acquire), 0, "line {number} is erased");
                 line.state.store(state::OPEN, Ordering::Relaxed);
@@ -182,6 +190,7 @@ impl Lines {
         };
         let (column, row) = (open.next % self.columns, open.next / self.columns);
         self.line(number).programs.fetch_add(1, Ordering::AcqRel);
+        let opening = open.opening;
         open.next += 1;
         if open.next == self.columns * geometry.programs_per_block {
             open.line = None;
@@ -189,7 +198,12 @@ impl Lines {
         }
         drop(open);
         self.space.fetch_sub(i64::from(geometry.units_per_program), Ordering::AcqRel);
-        Some(Program { line: number, ppa: self.medium.ppa(self.block(number, column), row), has_opened })
+        Some(Program {
+            line: number,
+            ppa: self.medium.ppa(self.block(number, column), row),
+            opening,
+            has_opened,
+        })
     }
 
     /// A program has ended.
@@ -241,6 +255,11 @@ impl Lines {
         }
         self.add_free(line);
         Ok(())
+    }
+
+    /// Sets the number of the next opening, after a recovery.
+    pub(crate) fn set_next_opening(&self, opening: u64) {
+        self.next_opening.store(opening, Ordering::Release);
     }
 
     /// Full lines without valid units, after a recovery.

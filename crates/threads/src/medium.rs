@@ -59,6 +59,8 @@ pub struct Medium {
     records: Box<[Record]>,
     /// Next program of each block.
     next: Box<[AtomicU32]>,
+    /// Number of the opening of each block's line, which its first program records.
+    openings: Box<[AtomicU64]>,
     is_off: AtomicBool,
 }
 
@@ -71,6 +73,7 @@ impl Medium {
             units: (0..units).map(|_| Content::default()).collect(),
             records: (0..units).map(|_| Record::default()).collect(),
             next: (0..geometry.blocks()).map(|_| AtomicU32::new(0)).collect(),
+            openings: (0..geometry.blocks()).map(|_| AtomicU64::new(0)).collect(),
             is_off: AtomicBool::new(false),
         }
     }
@@ -108,11 +111,12 @@ impl Medium {
     }
 
     /// Programs the units from `ppa` on, after all earlier programs of the block. `list` has owner and number of each unit; `content`
-    /// has the content, if there is one.
+    /// has the content, if there is one; `opening` is the number of the line's opening.
     pub(crate) fn program<'a>(
         &self,
         ppa: Ppa,
         list: &Content,
+        opening: u64,
         content: impl Fn(u32) -> Option<&'a Content>,
     ) -> Result<(), PowerLost> {
         let block = self.block_of(ppa);
@@ -123,6 +127,8 @@ impl Medium {
             self.power()?;
             backoff.wait();
         }
+        self.power()?;
+        self.openings[block as usize].store(opening, Ordering::Release);
         for at in 0..self.geometry.units_per_program {
             self.power()?;
             let unit = (ppa.0 + u64::from(at)) as usize;
@@ -157,6 +163,11 @@ impl Medium {
         let record = &self.records[ppa.0 as usize];
         let owner = Owner::unpack(record.owner.load(Ordering::Acquire))?;
         Some((owner, record.seq.load(Ordering::Relaxed)))
+    }
+
+    /// Number of the opening of a unit's line.
+    pub(crate) fn opening(&self, ppa: Ppa) -> u64 {
+        self.openings[self.block_of(ppa) as usize].load(Ordering::Acquire)
     }
 
     /// Whether a block takes programs from the first one on.

@@ -160,9 +160,10 @@ impl Shared {
         &self.counters[self.counters.len() - 1]
     }
 
-    /// Whether there is room for the user beside what GC may need.
+    /// Whether there is room for the user beside what GC may need. A window of no entries is no room either.
     pub(crate) fn has_room(&self) -> bool {
-        self.lines.space.load(Ordering::Acquire) >= self.gate
+        let is_closed = matches!(&self.limiter, Limiter::Windows(windows) if windows.limits().0 == 0);
+        self.lines.space.load(Ordering::Acquire) >= self.gate && !is_closed
     }
 
     /// The user writes now.

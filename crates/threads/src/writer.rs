@@ -140,7 +140,7 @@ impl<'a> Writer<'a> {
         }
         let entries = &self.entries;
         let content = |at: u32| entries.get(at as usize).map(|&position| &ring.entry(position).content);
-        shared.medium.program(program.ppa, &item.list, content)?;
+        shared.medium.program(program.ppa, &item.list, program.opening, content)?;
         self.end.give(item);
         for (at, &position) in (0..).zip(entries) {
             shared.versions.persisted(self.ring, position, Ppa(program.ppa.0 + at), &shared.lines);

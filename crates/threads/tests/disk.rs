@@ -254,6 +254,34 @@ fn random_overwrites_go_on_for_ever() {
     }
 }
 
+/// The power fails again and again while a full device collects: lines of copies alone are free again, so there is always a way on.
+#[test]
+#[cfg_attr(miri, ignore = "it fills a device")]
+fn power_cuts_during_gc_leave_room_for_gc() {
+    for (name, assembly) in [("pblk", PBLK), ("qblke", QBLKE)] {
+        let mut medium = Arc::new(Medium::new(TINY));
+        for life in 0..25 {
+            let disk = Disk::open_medium(assembly, medium).unwrap();
+            let mut handle = disk.handle().unwrap();
+            medium = std::thread::scope(|scope| {
+                let writer = scope.spawn(move || {
+                    let mut random = Random(life);
+                    while handle.write(Lpn(random.below(TINY.user_units)), &[[life; WORDS]], false).is_ok() {}
+                });
+                let begin = std::time::Instant::now();
+                let least = if life == 0 { 60 } else { 1 + life % 3 };
+                while disk.metrics().lines_erased < least {
+                    assert!(begin.elapsed().as_secs() < 60, "{name}: life {life} erases nothing");
+                    std::thread::yield_now();
+                }
+                let medium = disk.cut();
+                writer.join().unwrap();
+                medium
+            });
+        }
+    }
+}
+
 /// A trim is on the medium like a write, and is moved by GC.
 #[test]
 #[cfg_attr(miri, ignore = "it fills a device")]
