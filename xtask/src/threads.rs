@@ -22,21 +22,22 @@ pub(crate) fn models(seed: u64) -> Verdict {
 
 /// Measures the costs of the parts of host FTLs and writes them down.
 pub(crate) fn costs() -> Result<bool, String> {
-    keep("smp-costs", bench("costs", &[])?)
+    keep("smp-costs", bench("costs", &[], &[])?)
 }
 
 /// Measures the assemblies on two CPUs, and where their time goes in a build that measures it, and writes them down.
 pub(crate) fn speeds() -> Result<bool, String> {
-    let mut document = bench("threads", &[])?;
-    document["measuring_build"] = bench("threads", &["--features", "measure"])?;
+    let mut document = bench("threads", &[], &[])?;
+    document["measuring_build"] =
+        bench("threads", &["--features", "measure"], &["--rounds", "5", "--gc-rounds", "0"])?;
     keep("threads", document)
 }
 
 /// The document that a bench of `flashweir-threads` prints.
-fn bench(name: &str, options: &[&str]) -> Result<Value, String> {
+fn bench(name: &str, options: &[&str], args: &[&str]) -> Result<Value, String> {
     let what =
         ["bench", "--locked", "--profile", "dist", "--quiet", "-p", "flashweir-threads", "--bench", name];
-    let text = take(cargo(seed()?).args(what).args(options))?;
+    let text = take(cargo(seed()?).args(what).args(options).arg("--").args(args))?;
     serde_json::from_str(&text).map_err(|error| format!("{name}: {error}: {text}"))
 }
 

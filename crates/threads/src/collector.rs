@@ -135,6 +135,14 @@ impl<'a> Collector<'a> {
     }
 
     fn collect(&mut self, group: usize, line: u32) -> Result<(), PowerLost> {
+        self.copy_line(group, line)?;
+        self.emptying.push((group, line, Instant::now()));
+        self.shared.collector_counters().lines_collected.add(1);
+        Ok(())
+    }
+
+    /// Copies what the map names of a line.
+    fn copy_line(&mut self, group: usize, line: u32) -> Result<(), PowerLost> {
         let shared = self.shared;
         let ring = group % shared.versions.rings.len();
         self.settle(false);
@@ -150,8 +158,6 @@ impl<'a> Collector<'a> {
         }
         self.copy(ring, &originals)?;
         shared.gc_waits.store(false, Ordering::Release);
-        self.emptying.push((group, line, Instant::now()));
-        shared.collector_counters().lines_collected.add(1);
         Ok(())
     }
 
@@ -161,6 +167,14 @@ impl<'a> Collector<'a> {
         let is_late = |begin: &Instant| begin.elapsed() > PATIENCE;
         if !self.emptying.is_empty() {
             self.settle(!shared.has_room() || self.emptying.iter().any(|(.., begin)| is_late(begin)));
+        }
+        // An entry that persisted shortly before its line was chosen is published only now, so the map had not named its place.
+        for at in 0..self.emptying.len() {
+            let (group, line, begin) = self.emptying[at];
+            if is_late(&begin) {
+                self.copy_line(group, line)?;
+                self.emptying[at].2 = Instant::now();
+            }
         }
         let is_empty = |(_, line, _): &mut (usize, u32, Instant)| shared.lines.valid_count(*line) == 0;
         let empty: Vec<_> = self.emptying.extract_if(.., is_empty).collect();
