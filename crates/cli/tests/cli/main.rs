@@ -147,7 +147,7 @@ const BAD: [(&str, &str); 268] = [
     ("fio engine.fio --device sata-mlc", "engine.fio:2: option `ioengine` in [j] cannot be `cpuio`: expected an engine that reads and writes a device, such as libaio or io_uring"),
     ("fio job.fio --device sata-mlc --set geometry.channels=0", "device 0 (sata-mlc): geometry.channels = 0: expected 1 to 256"),
     ("fio job.fio --device qblke", "firmware = open-channel: expected page: a host without an FTL of its own needs a device with a page namespace (of the medium of QBLKe there is `qblke-page`), or a host FTL above it: --host-ftl pblk or qblke, or [host_ftl] in a scenario"),
-    ("fio job.fio --device qblke --host-ftl pbl", "`the assembly` in --host-ftl cannot be `pbl`; did you mean `pblk`? Expected pblk or qblke"),
+    ("fio job.fio --device qblke --host-ftl pbl", "`the assembly` in --host-ftl cannot be `pbl`; did you mean `pblk`? Expected pblk, qblke, pblk-as-released or qblke-as-released"),
     ("fio job.fio --device qblke --host-ftl pblk,rings=200", "--host-ftl rings = 200: expected 1 to 128"),
     ("fio job.fio --device sata-mlc --host-ftl pblk", "--host-ftl needs a device with an open channel: expected one, as in --device qblke"),
     ("fio job.fio --device qblke --host-ftl pblk --set host_ftl.assembly=qblke", "--set host_ftl: a host FTL is no key of a device here: expected --host-ftl, as in --host-ftl qblke,rings=4"),
