@@ -21,7 +21,7 @@ use crate::host_ftl::{Disk, check_above, seen_above};
 use crate::request::Kind;
 use crate::timeline::{Asked, Findings, Timeline};
 use flashweir_core::random::mix;
-use flashweir_core::{Agenda, Command, CommandId, DeviceError, Done, Instant, Lba, Link, Lpn, Op};
+use flashweir_core::{Agenda, Command, CommandId, DeviceError, Done, Duration, Instant, Lba, Link, Lpn, Op};
 use flashweir_device::{Device, DeviceMetrics, Effect, Event, Media, Torn};
 use flashweir_host::{BlockLayer, Chain, Dispatch, Effect as Said, HostConfig, HostFtl, Input};
 use std::collections::{BTreeSet, VecDeque};
@@ -620,13 +620,24 @@ impl<O: Own> Engine<O> {
         self.device
     }
 
-    /// Lets the device, and a host FTL above it, finish their own work and resets their clocks; no command of the host is under way.
-    pub(crate) fn settle(mut self) -> Disk {
+    /// Executes all events but those of the host.
+    fn drain(&mut self) {
         while let Some((now, moment)) = self.pop() {
             if !matches!(moment, Moment::Own(_)) {
                 self.happen(now, moment, &mut ());
                 self.deliver(now, &mut ());
             }
+        }
+    }
+
+    /// Lets the device, and a host FTL above it, finish their own work and resets their clocks; no command of the host is under way.
+    pub(crate) fn settle(mut self) -> Disk {
+        self.drain();
+        if let Some(ftl) = self.host_ftl() {
+            // GC may wait for the end of the time in which the user counts as active, and nothing calls it then.
+            let later = self.now() + ftl.config().user_active_for + Duration::from_nanos(1);
+            self.begin(later, &mut ());
+            self.drain();
         }
         self.device.reset_clock();
         let host_ftl = self.host_ftl().is_some().then(|| {
