@@ -107,7 +107,7 @@ impl World {
 }
 
 /// Runs a model in every order in which a thread loses its CPU up to five times where it could go on. Without that bound the model of two
-/// writers takes two minutes; it was run so, and holds.
+/// writers takes two minutes.
 fn explore(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(5);
