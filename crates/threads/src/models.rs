@@ -328,8 +328,11 @@ fn a_round_counts_what_it_admits() {
 /// An item goes back through another thread while its owner takes.
 #[test]
 fn items_are_neither_lost_nor_leased_twice() {
-    explore(|| {
-        let (pool, mut ends) = Pool::new(1, 2, false);
+    let model = |is_planted: bool| {
+        let (mut pool, mut ends) = Pool::new(1, 2, false);
+        if is_planted {
+            pool.put_by_store();
+        }
         // Loom's threads have no scopes, so the pool lives as long as the test.
         let pool: &'static Pool = Box::leak(Box::new(pool));
         let (first, second) = (ends[0].take(pool).unwrap(), ends[0].take(pool).unwrap());
@@ -339,5 +342,7 @@ fn items_are_neither_lost_nor_leased_twice() {
         let late: Vec<_> = std::iter::from_fn(|| ends[0].take(pool)).collect();
         assert_eq!(usize::from(early.is_some()) + late.len(), 2);
         std::mem::forget((early, late));
-    });
+    };
+    explore(move || model(false));
+    assert!(std::panic::catch_unwind(move || explore(move || model(true))).is_err());
 }

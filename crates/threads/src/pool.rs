@@ -28,6 +28,9 @@ struct Slab {
     links: Box<[AtomicU32]>,
     /// The item that another thread gave back last.
     returned: Alone<AtomicU32>,
+    /// A planted bug: an item is put onto the list by a store.
+    #[cfg(loom)]
+    puts_by_store: bool,
 }
 
 impl Slab {
@@ -36,6 +39,8 @@ impl Slab {
             items: (0..items).map(|_| Item::default()).collect(),
             links: (0..items).map(|_| AtomicU32::new(NONE)).collect(),
             returned: Alone(AtomicU32::new(NONE)),
+            #[cfg(loom)]
+            puts_by_store: false,
         }
     }
 
@@ -44,6 +49,10 @@ impl Slab {
         let mut head = self.returned.load(Ordering::Relaxed);
         loop {
             self.links[item as usize].store(head, Ordering::Relaxed);
+            #[cfg(loom)]
+            if self.puts_by_store {
+                return self.returned.store(item, Ordering::Release);
+            }
             // The list is only ever taken as a whole, so a head that has come back is as good as one that stayed.
             match self.returned.compare_exchange(head, item, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
@@ -110,6 +119,14 @@ impl Pool {
         }
         let ends = (0..workers).map(|slab| Worker { slab, free: (0..items).collect() }).collect();
         (Self { slabs: (0..workers).map(|_| Slab::new(items)).collect(), shared: None }, ends)
+    }
+}
+
+#[cfg(loom)]
+impl Pool {
+    /// Plants a bug.
+    pub(crate) fn put_by_store(&mut self) {
+        self.slabs.iter_mut().for_each(|slab| slab.puts_by_store = true);
     }
 }
 

@@ -20,6 +20,9 @@ pub struct SpinLock<T> {
     /// Nanoseconds that threads have waited for it.
     #[cfg(feature = "measure")]
     waited_ns: std::sync::atomic::AtomicU64,
+    /// A planted bug: a holder's changes are not handed on with the lock.
+    #[cfg(loom)]
+    hands_nothing_on: bool,
     value: UnsafeCell<T>,
 }
 
@@ -46,6 +49,8 @@ impl<T> SpinLock<T> {
         Self {
             next: Alone(AtomicU32::new(0)),
             served: AtomicU32::new(0),
+            #[cfg(loom)]
+            hands_nothing_on: false,
             #[cfg(feature = "measure")]
             waited_ns: std::sync::atomic::AtomicU64::new(0),
             value: UnsafeCell::new(value),
@@ -129,7 +134,10 @@ impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
         // Nobody else changes it now.
         let served = self.lock.served.load(Ordering::Relaxed);
-        self.lock.served.store(served.wrapping_add(1), Ordering::Release);
+        let order = Ordering::Release;
+        #[cfg(loom)]
+        let order = if self.lock.hands_nothing_on { Ordering::Relaxed } else { order };
+        self.lock.served.store(served.wrapping_add(1), order);
     }
 }
 
@@ -158,13 +166,15 @@ mod models {
     /// Loom reports a race on the value if the lock orders too little.
     #[test]
     fn a_value_has_one_holder() {
-        loom::model(|| {
-            let lock = Arc::new(SpinLock::new(0));
+        let model = |hands_nothing_on| {
+            let lock = Arc::new(SpinLock { hands_nothing_on, ..SpinLock::new(0) });
             let other = lock.clone();
             let thread = loom::thread::spawn(move || *other.lock() += 1);
             *lock.lock() += 1;
             thread.join().unwrap();
             assert_eq!(*lock.lock(), 2);
-        });
+        };
+        loom::model(move || model(false));
+        assert!(std::panic::catch_unwind(move || loom::model(move || model(true))).is_err());
     }
 }
