@@ -8,7 +8,7 @@
 
 use crate::medium::{Owner, PowerLost};
 use crate::pool::Worker;
-use crate::ring::flags;
+use crate::ring::{Ring, flags};
 use crate::shared::{Limiter, Shared};
 use crate::sync::{Backoff, Ordering};
 use flashweir_core::Ppa;
@@ -33,7 +33,7 @@ struct Original {
 pub(crate) struct Collector<'a> {
     shared: &'a Shared,
     end: Worker,
-    /// Passes since the user had room.
+    /// Lines collected since the user had room.
     fruitless: u32,
     /// Lines whose copies are under way, with their groups and the end of their copying.
     emptying: Vec<(usize, u32, Instant)>,
@@ -68,6 +68,16 @@ impl<'a> Collector<'a> {
 
     fn is_full(&self) -> bool {
         self.shared.is_full.load(Ordering::Acquire)
+    }
+
+    /// Whether everything that was accepted is on the medium.
+    fn is_quiet(&self) -> bool {
+        let is_done = |ring: &Ring| ring.is_persistent_to(ring.mem.load(Ordering::Acquire));
+        self.shared.versions.rings.iter().all(is_done)
+    }
+
+    fn has_victim(&self) -> bool {
+        (0..self.shared.lines.groups()).any(|group| self.shared.lines.look(group, self.gain()).is_some())
     }
 
     fn needs(&self, group: usize) -> bool {
@@ -108,14 +118,15 @@ impl<'a> Collector<'a> {
             return Ok(true);
         }
         if !shared.has_room() && !self.is_full() {
-            self.fruitless += 1;
+            // A device is full when nothing is under way that could leave something to collect, or when collecting goes round in circles.
+            let was_quiet = self.is_quiet();
             if !has_collected {
-                // What is under way may leave something to collect.
                 self.settle(true);
                 std::thread::sleep(Duration::from_micros(200));
             }
-            if self.fruitless > 2 * shared.lines.count() + 10 {
-                shared.is_full.store(true, Ordering::Release);
+            let is_stuck = !has_collected && was_quiet && self.is_quiet() && !self.has_victim();
+            if is_stuck || self.fruitless > 16 * shared.lines.count() {
+                shared.is_full.store(!shared.has_room(), Ordering::Release);
             }
         }
         Ok(has_collected)
@@ -138,6 +149,7 @@ impl<'a> Collector<'a> {
         self.copy_line(group, line)?;
         self.emptying.push((group, line, Instant::now()));
         self.shared.collector_counters().lines_collected.add(1);
+        self.fruitless += 1;
         Ok(())
     }
 

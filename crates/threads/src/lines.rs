@@ -212,19 +212,22 @@ impl Lines {
     }
 
     /// The full line of a group with the fewest valid units, if collecting it gains at least `gain` units.
-    pub(crate) fn victim(&self, group: usize, gain: u64) -> Option<u32> {
+    pub(crate) fn look(&self, group: usize, gain: u64) -> Option<u32> {
         let first = group as u32 * self.per_group;
         let is_ready = |&line: &u32| {
             let line = self.line(line);
             line.state.load(Ordering::Acquire) == state::FULL && line.programs.load(Ordering::Acquire) == 0
         };
-        let victim =
-            (first..first + self.per_group).filter(is_ready).min_by_key(|&line| self.valid_count(line))?;
-        let is_worth_it = u64::from(self.valid_count(victim)) + gain <= self.line_units;
-        is_worth_it.then(|| {
-            self.line(victim).state.store(state::COLLECTING, Ordering::Release);
-            victim
-        })
+        let lines = (first..first + self.per_group).filter(is_ready);
+        let victim = lines.min_by_key(|&line| self.valid_count(line))?;
+        (u64::from(self.valid_count(victim)) + gain <= self.line_units).then_some(victim)
+    }
+
+    /// The same, and GC works on it from now on.
+    pub(crate) fn victim(&self, group: usize, gain: u64) -> Option<u32> {
+        let victim = self.look(group, gain)?;
+        self.line(victim).state.store(state::COLLECTING, Ordering::Release);
+        Some(victim)
     }
 
     pub(crate) fn valid_count(&self, line: u32) -> u32 {

@@ -126,6 +126,11 @@ impl Ring {
         self.sync.load(Ordering::Acquire) > position
     }
 
+    /// Whether everything before this position is on the medium.
+    pub(crate) fn is_persistent_to(&self, position: u64) -> bool {
+        self.sync.load(Ordering::Acquire) >= position
+    }
+
     /// Has everything before this position written, full programs or not.
     pub(crate) fn force(&self, position: u64) {
         self.flush_point.fetch_max(position, Ordering::AcqRel);
