@@ -4,11 +4,12 @@
 //! 1. A copy keeps the sequence number of its unit, and counts only if the map still names that unit.
 //! 2. A unit that is valid only until a newer version is durable is not copied: that version is in a ring already.
 
-use super::lines::LineState;
+use super::lines::{LineId, LineState};
 use super::map::Word;
 use super::planted::PlantedHostBug;
 use super::ring::{Before, Change, Entry, State};
-use super::state::{Collecting, HostFtl, Limiter, Task};
+use super::state::{Collecting, HostFtl, Limiter};
+use super::tasks::Task;
 use flashweir_core::command::{PLACES_MAX, Tag, Units};
 use flashweir_core::oob::{OobRecord, Owner};
 use flashweir_core::{DeviceError, Lpn, Payload, Ppa};
@@ -26,7 +27,7 @@ impl HostFtl {
             if self.collecting[group].is_none() {
                 let free = self.lines.free_count(group) * self.layout.blocks_per_line();
                 let victim = if free < self.layout.marks.high { self.lines.victim(group) } else { None };
-                let Some(line) = victim else { continue };
+                let Some(line) = victim.filter(|&line| self.is_worth_it(line, free)) else { continue };
                 self.lines.get_mut(line).state = LineState::Collecting;
                 self.metrics_mut().lines_collected += 1;
                 let (todo, copies) = (self.lines.valid_units(line), VecDeque::new());
@@ -35,6 +36,16 @@ impl HostFtl {
             has_moved |= self.collect(group);
         }
         has_moved
+    }
+
+    /// Whether to collect a line now. On a full device the mark at which GC stops is out of reach, and GC would move whole lines for nothing: while
+    /// the user has room it waits until a line is as stale as the device is spare.
+    fn is_worth_it(&self, line: LineId, free: u32) -> bool {
+        let line = self.lines.get(line);
+        let has_room = free > self.layout.marks.reserve && !self.user_waits_for_space;
+        let stale = f64::from(self.layout.data_units() - line.valid.min(self.layout.data_units()));
+        let spare = self.config.over_provisioning * f64::from(self.layout.data_units());
+        !(self.config.gc_waits && has_room && !line.has_failed && stale < spare)
     }
 
     fn collect(&mut self, group: usize) -> bool {

@@ -84,6 +84,9 @@ pub struct HostFtlConfig {
     pub programs_per_die: u32,
     /// Reads that GC has in flight for a line: 8 in pblk, 1 in QBLKe, where each channel has a line (open-channel §5.2).
     pub gc_readers: u32,
+    /// Whether GC waits for stale lines while the user has room; the released code does not, and never ends on a full device
+    /// (open-channel §8.7).
+    pub gc_waits: bool,
     /// Whether a group from which reads are served has one program in flight on each die (open-channel §7.7). QBLKe has this.
     pub reads_first: bool,
     /// Time after which entries that do not fill a page are padded (open-channel §4.3).
@@ -132,6 +135,7 @@ impl HostFtlConfig {
             over_provisioning: 0.11,
             programs_per_die: 1,
             gc_readers: 8,
+            gc_waits: true,
             reads_first: false,
             pad_after: Duration::from_secs(2),
             user_active_for: Duration::from_secs(5),
@@ -168,7 +172,7 @@ impl HostFtlConfig {
     #[must_use]
     pub fn as_released(self) -> Self {
         let (invalidation, trims) = (Invalidation::AtAcceptance, Trims::Forgotten);
-        Self { invalidation, trims, sequence: Sequence::Ring, ..self }
+        Self { invalidation, trims, sequence: Sequence::Ring, gc_waits: false, ..self }
     }
 }
 

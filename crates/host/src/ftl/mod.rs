@@ -21,6 +21,7 @@ mod rest;
 mod ring;
 mod state;
 mod target;
+mod tasks;
 mod threads;
 
 pub use config::{HostFtlConfig, Invalidation, Layout, Limits, Lines, Sequence, Trims};

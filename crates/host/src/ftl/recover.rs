@@ -12,8 +12,9 @@
 use super::lines::LineId;
 use super::map::Word;
 use super::planted::PlantedHostBug;
-use super::state::{Ask, FoundLine, HostFtl, Recovery, Task, TrimRecord};
+use super::state::{FoundLine, HostFtl, Recovery, TrimRecord};
 use super::target::units_of;
+use super::tasks::{Ask, Task};
 use flashweir_core::command::Units;
 use flashweir_core::oob::Owner;
 use flashweir_core::open::{ChunkReport, ChunkState};

@@ -6,6 +6,7 @@
 
 use super::config::HostFtlConfig;
 use super::state::HostFtl;
+use super::threads::Threads;
 use flashweir_core::{Instant, Lpn};
 
 impl HostFtl {
@@ -17,6 +18,7 @@ impl HostFtl {
             && self.out.iter().all(|queue| queue.is_empty())
             && self.queued.iter().all(|queue| queue.is_empty())
             && self.recovery.is_none()
+            && self.threads.as_ref().is_none_or(|threads| threads.next().is_none())
     }
 
     /// Begins a new time at zero, for another run on the same device. Panics if it is not at rest.
@@ -26,6 +28,9 @@ impl HostFtl {
         self.user_was_active = None;
         self.is_stalled = false;
         self.pad_at.fill(None);
+        self.last_read.fill(None);
+        (self.inactive_at, self.armed) = (None, None);
+        self.threads = Threads::new(&self.config, self.layout.unit_sectors);
     }
 
     /// Its configuration.

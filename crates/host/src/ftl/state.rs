@@ -6,6 +6,7 @@ use super::map::HostMap;
 use super::metrics::HostFtlMetrics;
 use super::recent::Recent;
 use super::ring::Ring;
+use super::tasks::{Ask, Task};
 use super::threads::Threads;
 use flashweir_core::command::Tag;
 use flashweir_core::oob::{OobRecord, Owner};
@@ -49,39 +50,6 @@ pub(super) struct Reading {
     pub(super) from_rings: u64,
     pub(super) has_contents: bool,
     pub(super) error: Option<DeviceError>,
-}
-
-/// A command below, and what follows from its answer.
-#[derive(Clone, Debug)]
-pub(super) enum Task {
-    /// Units of a read: the position of each in the answer.
-    Read {
-        token: u64,
-        at: Vec<usize>,
-        lines: Vec<LineId>,
-    },
-    /// Entries of a ring and their places.
-    Program {
-        ring: usize,
-        entries: Vec<(u64, Ppa)>,
-        line: LineId,
-        die: u32,
-        blocks: Vec<BlockId>,
-    },
-    /// A page of a line's own metadata.
-    Meta {
-        line: LineId,
-        block: BlockId,
-    },
-    Erase {
-        line: LineId,
-        block: BlockId,
-    },
-    Collect {
-        group: usize,
-        units: Vec<Ppa>,
-    },
-    Recover(Ask),
 }
 
 /// Blocks of a line that is being erased.
@@ -151,6 +119,8 @@ pub struct HostFtl {
     pub(super) user_waits_for_space: bool,
     /// Time at which the entries of each ring are padded.
     pub(super) pad_at: Vec<Option<Instant>>,
+    /// Time of a wake-up that was asked for since GC waits for the user's inactivity.
+    pub(super) inactive_at: Option<Instant>,
     pub(super) recovery: Option<Box<Recovery>>,
     /// Requests that came before the end of the recovery.
     pub(super) early: VecDeque<(Command, u16)>,
@@ -182,25 +152,6 @@ impl Collecting {
     pub(super) fn has_copies(&self) -> bool {
         self.reads > 0 || !(self.todo.is_empty() && self.copies.is_empty())
     }
-}
-
-/// A read of the recovery.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Ask {
-    /// The geometry of the open channel, if it keeps units back.
-    Geometry,
-    /// A report of so many chunks from this one on.
-    Chunks { first: u32, count: u32 },
-    /// A write of padding to this chunk, so that what is before it can be read.
-    Pad { chunk: u32 },
-    /// The page where a line's start metadata is, unless its first block is bad.
-    Start(LineId),
-    /// A page of a line's end metadata, by its number among these.
-    End(LineId, usize),
-    /// A page of a line, by column.
-    Page(LineId, u32, u32),
-    /// A unit that records deallocations, with its sequence number.
-    Trim(Ppa, u64),
 }
 
 /// What was read of a line.

@@ -22,9 +22,8 @@ use super::metrics::HostFtlMetrics;
 use super::planted::PlantedHostBug;
 use super::recent::Recent;
 use super::ring::{Before, Change, Entry, Ring, State};
-use super::state::{
-    Collecting, Erasing, HostFtl, Limiter, Queued, Reading, Recovery, Task, TrimRecord, Waiter,
-};
+use super::state::{Collecting, Erasing, HostFtl, Limiter, Queued, Reading, Recovery, TrimRecord, Waiter};
+use super::tasks::Task;
 use super::threads::{Then, Threads};
 use crate::layer::{Effect, Input, Layer, Offer};
 use crate::task::TaskAttribute;
@@ -97,6 +96,7 @@ impl HostFtl {
             user_was_active: None,
             user_waits_for_space: false,
             pad_at: vec![None; rings],
+            inactive_at: None,
             recovery: None,
             early: VecDeque::new(),
             threads: Threads::new(&config, layout.unit_sectors),
@@ -217,6 +217,10 @@ impl HostFtl {
             }
             Input::Wake => {
                 self.is_stalled = false;
+                if self.inactive_at.is_some_and(|at| at <= now) {
+                    self.inactive_at = None;
+                    has_news = true;
+                }
                 for ring in 0..self.rings.len() {
                     if self.pad_at[ring].is_some_and(|at| at <= now) {
                         self.pad_at[ring] = None;
@@ -300,6 +304,17 @@ impl HostFtl {
             }
         }
         self.arm_pads(effects);
+        self.arm_gc(effects);
+    }
+
+    /// Asks to be called when the user counts as inactive, if GC has copies that wait for that.
+    fn arm_gc(&mut self, effects: &mut Vec<Effect>) {
+        let waits = self.collecting.iter().flatten().any(|collecting| !collecting.copies.is_empty());
+        let inactive = self.user_was_active.map(|at| at + self.config.user_active_for);
+        if self.inactive_at.is_none() && waits {
+            self.inactive_at = inactive.filter(|&at| at > self.now);
+            effects.extend(self.inactive_at.map(Effect::At));
+        }
     }
 
     /// Offers the next command, reads first.

@@ -17,7 +17,7 @@
 use super::config::HostFtlConfig;
 use super::costs::{Costs, Shared};
 use super::metrics::HostFtlMetrics;
-use super::state::Task;
+use super::tasks::Task;
 use crate::smp::{LockCosts, LockId, Smp, Step};
 use flashweir_core::{Command, DeviceError, Done, Duration, Instant, Op};
 use std::collections::{BTreeMap, VecDeque};

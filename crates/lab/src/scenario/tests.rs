@@ -653,8 +653,9 @@ fn a_host_ftl_is_an_assembly_and_what_differs() {
         ),
         (
             "host_ftl = { assembly = 'pblk', ring = 2 }",
-            "s.toml: unknown key `host_ftl.ring` in device 0 (qblke); did you mean `rings`? Known keys: assembly, entries, invalidation, limits, \
-             lines, over_provisioning, pad_after, programs_per_die, queues, retry_after, rings, user_active_for",
+            "s.toml: unknown key `host_ftl.ring` in device 0 (qblke); did you mean `rings`? Known keys: assembly, costs, cpus, entries, full, \
+             gc_readers, gc_waits, invalidation, limits, lines, map, over_provisioning, pad_after, pool, programs_per_die, queues, reads_first, \
+             retry_after, rings, sequence, trims, user_active_for",
         ),
         (
             "host_ftl = { assembly = 'pblk', lines = 'chanel' }",

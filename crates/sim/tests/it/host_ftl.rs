@@ -217,10 +217,13 @@ fn what_does_not_fit_is_refused_in_one_sentence() {
         of(|config| *config = preset("sata-mlc").unwrap()),
         "host_ftl: expected none above sata-mlc, which has an FTL of its own: a host FTL needs an open channel, as `qblke` has"
     );
+    assert!(check_host_ftl(&ftl, &preset("ocssd-2.0").unwrap()).is_ok());
     assert_eq!(
-        of(|config| *config = preset("ocssd-2.0").unwrap()),
-        "open.cached_units = 64: expected 0 below a host FTL, which does not serve the last units of an open chunk itself; or \
-         open.version = \"1.2\", whose device does"
+        of(|config| {
+            *config = preset("ocssd-2.0").unwrap();
+            config.open.cached_units = 65;
+        }),
+        "open.cached_units = 65: expected at most 64 below a host FTL, in whole write units"
     );
     assert_eq!(
         of(|config| config.geometry.blocks_per_plane = 16),
