@@ -42,7 +42,8 @@ impl HostFtl {
     /// the user has room it waits until a line is as stale as the device is spare.
     fn is_worth_it(&self, line: LineId, free: u32) -> bool {
         let line = self.lines.get(line);
-        let has_room = free > self.layout.marks.reserve && !self.user_waits_for_space;
+        let user_waits = self.user_waits_for_space || self.user_is_stuck;
+        let has_room = free > self.layout.marks.reserve && !user_waits;
         let stale = f64::from(self.layout.data_units() - line.valid.min(self.layout.data_units()));
         let spare = self.config.over_provisioning * f64::from(self.layout.data_units());
         !(self.config.gc_waits && has_room && !line.has_failed && stale < spare)

@@ -117,6 +117,8 @@ pub struct HostFtl {
     pub(super) user_was_active: Option<Instant>,
     /// Whether the request that was looked at last needs a line that GC has to free.
     pub(super) user_waits_for_space: bool,
+    /// Whether a request found no room while nothing was under way that could have made some.
+    pub(super) user_is_stuck: bool,
     /// Time at which the entries of each ring are padded.
     pub(super) pad_at: Vec<Option<Instant>>,
     /// Time of a wake-up that was asked for since GC waits for the user's inactivity.

@@ -95,6 +95,7 @@ impl HostFtl {
             now: Instant::ZERO,
             user_was_active: None,
             user_waits_for_space: false,
+            user_is_stuck: false,
             pad_at: vec![None; rings],
             inactive_at: None,
             recovery: None,
@@ -615,6 +616,7 @@ impl HostFtl {
             let is_busy = self.is_busy();
             let queued = &mut self.queued[own][at];
             queued.vain_tries = if is_busy { 0 } else { queued.vain_tries + 1 };
+            self.user_is_stuck |= !is_busy;
             if queued.vain_tries > 2 {
                 self.queued[own].remove(at);
                 return self.complete(token, Err(DeviceError::ReadOnly), 0, effects);
@@ -652,6 +654,7 @@ impl HostFtl {
             (0..self.rings.len()).for_each(|ring| self.kick(ring));
             return false;
         }
+        self.user_is_stuck = false;
         self.make_room(ring, u64::from(entries));
         let mut queued = self.queued[own].remove(at).expect("it is queued");
         let first = queued.first.0 + queued.done;
@@ -834,12 +837,16 @@ impl HostFtl {
         ring.flush_point = ring.mem;
     }
 
-    /// Refuses the first queued request if there will never be room for it; returns whether it did.
+    /// Refuses the first queued request if there will never be room for it, after GC was told to take any line; returns whether anything
+    /// changed.
     fn refuse_if_full(&mut self, effects: &mut Vec<Effect>) -> bool {
         if self.is_busy() || self.retries() {
             return false;
         }
         let Some(own) = self.queued.iter().position(|queue| !queue.is_empty()) else { return false };
+        if !std::mem::replace(&mut self.user_is_stuck, true) {
+            return true;
+        }
         let Queued { token, .. } = self.queued[own].pop_front().expect("the queue is not empty");
         self.complete(token, Err(DeviceError::ReadOnly), 0, effects);
         true
