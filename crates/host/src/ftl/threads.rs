@@ -14,7 +14,7 @@
 //! Deliberately absent: the page cache, and the cost of erases and metadata, which are few. An entry may be programmed during the
 //! microsecond in which its submitter still copies.
 
-use super::config::HostFtlConfig;
+use super::config::{HostFtlConfig, Sequence};
 use super::costs::{Costs, Shared};
 use super::metrics::HostFtlMetrics;
 use super::tasks::Task;
@@ -52,6 +52,7 @@ pub(super) struct Threads {
     costs: Costs,
     map: Shared,
     pool: Shared,
+    sequence: Sequence,
     rings: usize,
     unit_sectors: u64,
     origins: BTreeMap<u64, Origin>,
@@ -76,6 +77,7 @@ impl Threads {
                 smp: Smp::new(usize::from(config.cpus), 2 * rings + 2, of_locks),
                 map: config.map,
                 pool: config.pool,
+                sequence: config.sequence,
                 rings,
                 unit_sectors,
                 origins: BTreeMap::new(),
@@ -133,8 +135,10 @@ impl Threads {
 
     /// Reservation of entries: their slots are published first.
     fn on_ring(&self, steps: &mut Vec<Step>, ring: usize, units: u64) {
-        // Two lines of positions; for each entry the line that the writer has marked.
-        steps.extend([Step::Acquire(Self::producers(ring)), Step::Work(self.costs.line * (2 + units))]);
+        // Two lines of positions; for each entry the line that the writer has marked, and that of the number that orders all rings.
+        let numbers = if self.sequence == Sequence::Device { units } else { 0 };
+        let lines = Step::Work(self.costs.line * (2 + units + numbers));
+        steps.extend([Step::Acquire(Self::producers(ring)), lines]);
         self.on_map(steps, self.costs.change, units);
         steps.push(Step::Release(Self::producers(ring)));
     }
