@@ -14,7 +14,7 @@ const CI_CUTS: (u32, u32) = (40, 3);
 
 /// The step of CI.
 pub fn ci(seed: u64) -> Verdict {
-    match campaign(seed, CI_CUTS.0, CI_CUTS.1) {
+    match campaign(seed, CI_CUTS, None) {
         Err(why) => Verdict::Failed(why),
         Ok(counts) => {
             let number = |by: &str, key: &str| total(&counts, by, key);
@@ -29,8 +29,8 @@ pub fn ci(seed: u64) -> Verdict {
     }
 }
 
-/// Cuts the power of each case in turn, with the programs of [`crate::builds::weir_builds`]; returns counts by driver and kind of device.
-pub fn campaign(seed: u64, cuts: u32, fio: u32) -> Result<Value, String> {
+/// Cuts the power of each case in turn, or of one, so often under the client and under fio, with the programs of [`crate::builds::weir_builds`]; returns counts by driver and kind of device.
+pub fn campaign(seed: u64, (cuts, fio): (u32, u32), case: Option<&str>) -> Result<Value, String> {
     if fio > 0 && !on_path("fio") {
         return Err("fio is not installed".into());
     }
@@ -39,6 +39,7 @@ pub fn campaign(seed: u64, cuts: u32, fio: u32) -> Result<Value, String> {
     for (key, value) in [("--seed", seed), ("--cuts", cuts.into()), ("--fio", fio.into())] {
         command.args([key, &value.to_string()]);
     }
+    command.args(case.iter().flat_map(|case| ["--case", case]));
     let text = take(&mut command)?;
     let mut counts = json!({});
     for line in text.lines() {

@@ -26,8 +26,8 @@ enum Kind {
     FilePairs,
     /// Power cuts below SQLite, `wanted` in each campaign.
     SqliteCuts { campaigns: &'static [&'static str], wanted: u64 },
-    /// Power cuts of running servers, `wanted` under our client and as many under fio, `chunk` of each in a chunk.
-    LiveCuts { chunk: u32, wanted: u64 },
+    /// Power cuts of running servers, `wanted` under our client and as many under fio, `chunk` of each in a chunk; of all cases, or of one.
+    LiveCuts { chunk: u32, wanted: u64, case: Option<&'static str> },
     /// Claims of a paper at full scale, one study after the other.
     Claims { paper: &'static str, seeds: u32, studies: &'static [&'static str] },
     /// Mutants by rule.
@@ -36,14 +36,15 @@ enum Kind {
     Comparisons { filter: &'static str },
 }
 
-const ALL: [(&str, Kind); 11] = [
+const ALL: [(&str, Kind); 12] = [
     ("crash-devices", Kind::CrashWorlds { chunk: 50, wanted: 1_000 }),
     ("crash-drawn", Kind::CrashDrawn { chunk: 500, wanted: 5_000 }),
     ("file-cuts", Kind::FileCuts { campaigns: &FILE_CUTS, wanted: 100_000 }),
     ("file-cuts-ext4", Kind::FileCuts { campaigns: &EXT4_CUTS, wanted: 100_000 }),
     ("file-pairs", Kind::FilePairs),
     ("sqlite-cuts", Kind::SqliteCuts { campaigns: &SQLITE_CUTS, wanted: 10_000 }),
-    ("live-cuts", Kind::LiveCuts { chunk: 50, wanted: 1_000 }),
+    ("live-cuts", Kind::LiveCuts { chunk: 50, wanted: 1_000, case: None }),
+    ("live-cuts-qblke", Kind::LiveCuts { chunk: 50, wanted: 1_000, case: Some("qblke") }),
     ("mutants", Kind::Mutants { wanted: 210 }),
     ("claims-rflush", Kind::Claims { paper: "rflush", seeds: 1, studies: RFLUSH }),
     ("waf-theory", Kind::Comparisons { filter: "theory" }),
@@ -71,7 +72,7 @@ pub(crate) fn run(names: &[&str]) -> Result<bool, String> {
                 file.file_cuts(&pairs.iter().map(String::as_str).collect::<Vec<_>>(), 0)?
             }
             Kind::SqliteCuts { campaigns, wanted } => file.sqlite_cuts(campaigns, wanted)?,
-            Kind::LiveCuts { chunk, wanted } => file.live_cuts(chunk, wanted)?,
+            Kind::LiveCuts { chunk, wanted, case } => file.live_cuts(chunk, wanted, case)?,
             Kind::Claims { paper, seeds, studies } => file.claims(paper, seeds, studies)?,
             Kind::Mutants { wanted } => file.mutants(wanted)?,
             Kind::Comparisons { filter } => file.comparisons(filter)?,
@@ -326,14 +327,14 @@ impl Evidence {
         Ok(report.unexplained == 0)
     }
 
-    fn live_cuts(&mut self, chunk: u32, wanted: u64) -> Result<bool, String> {
+    fn live_cuts(&mut self, chunk: u32, wanted: u64, case: Option<&str>) -> Result<bool, String> {
         take(&mut weir_builds(self.seed))?;
         let mut sums = json!({});
         self.chunks().iter().for_each(|chunk| live_cuts::add(&mut sums, &chunk["counts"]));
         while ["client", "fio"].iter().any(|by| live_cuts::total(&sums, by, "cuts") < wanted) {
             let seed = self.seed + 1_000 * self.chunks().len() as u64;
             // A state that the contract forbids is an error, which ends the run.
-            let counts = live_cuts::campaign(seed, chunk, chunk)?;
+            let counts = live_cuts::campaign(seed, (chunk, chunk), case)?;
             live_cuts::add(&mut sums, &counts);
             self.add_chunk(json!({ "seed": seed, "violations": 0, "counts": counts }))?;
             println!("   {} of {wanted} cuts under each", live_cuts::total(&sums, "fio", "cuts"));

@@ -16,7 +16,7 @@ const DEVICE: &[&str] =
 const FILES: &[&str] = &["crates/sim", "crates/fs"];
 
 /// Paths that each piece of evidence judges; a directory includes everything below it.
-const JUDGES: [(&str, &[&[&str]]); 15] = [
+const JUDGES: [(&str, &[&[&str]]); 16] = [
     ("claims-rflush", &[DEVICE, FILES, &["crates/workload", "crates/db", "crates/lab"]]),
     ("crash-devices", &[DEVICE]),
     ("crash-drawn", &[DEVICE]),
@@ -36,6 +36,7 @@ const JUDGES: [(&str, &[&[&str]]); 15] = [
     ),
     ("fuzz-nbd-session", &[&["crates/serve/src/nbd", "fuzz"]]),
     ("live-cuts", &[DEVICE, &["crates/sim", "crates/serve"]]),
+    ("live-cuts-qblke", &[DEVICE, &["crates/host", "crates/sim", "crates/serve"]]),
     ("mqsim", &[&["crates/core", "crates/ftl", "crates/device", "crates/sim"]]),
     ("mutants", &[DEVICE, FILES, &["crates/db", "crates/sqlite", "xtask/src/mutants"]]),
     ("smp-costs", &[&["crates/threads"]]),
