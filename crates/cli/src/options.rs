@@ -144,7 +144,7 @@ pub(crate) struct DeviceArgs {
     /// deadline,depth=8
     #[arg(long, value_name = "SCHEDULER,KEY=VALUE", help_heading = "Host")]
     pub(crate) block_layer: Option<String>,
-    /// Put a host FTL above each device with an open channel: an assembly (pblk or qblke), and keys behind it, as in qblke,rings=4
+    /// Put a host FTL above each device with an open channel: an assembly (pblk, qblke, pblk-as-released or qblke-as-released), and keys behind it, as in qblke,rings=4
     #[arg(long, value_name = "ASSEMBLY,KEY=VALUE", help_heading = "Host")]
     pub(crate) host_ftl: Option<String>,
     #[command(flatten)]

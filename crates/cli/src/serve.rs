@@ -94,7 +94,7 @@ pub(crate) struct ServeArgs {
     /// Set a key of every device, as in buffer.capacity=64MiB; may be given several times
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Put a host FTL above each device in memory that has an open channel: an assembly (pblk or qblke), and keys behind it, as in
+    /// Put a host FTL above each device in memory that has an open channel: an assembly (pblk, qblke, pblk-as-released or qblke-as-released), and keys behind it, as in
     /// qblke,rings=4; a volume has its own
     #[arg(long, value_name = "ASSEMBLY,KEY=VALUE")]
     host_ftl: Option<String>,

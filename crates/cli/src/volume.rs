@@ -55,7 +55,7 @@ pub(crate) struct CreateArgs {
     /// Set a key of the device, as in buffer.capacity=64MiB; may be given several times
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Put a host FTL above a device with an open channel: an assembly (pblk or qblke), and keys behind it, as in qblke,rings=4; the volume keeps it
+    /// Put a host FTL above a device with an open channel: an assembly (pblk, qblke, pblk-as-released or qblke-as-released), and keys behind it, as in qblke,rings=4; the volume keeps it
     #[arg(long, value_name = "ASSEMBLY,KEY=VALUE")]
     host_ftl: Option<String>,
     /// Bytes that the host sees, as in 100GiB; planes get more or fewer blocks [default: the device's own]
