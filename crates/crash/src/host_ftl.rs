@@ -732,6 +732,21 @@ mod tests {
         }
     }
 
+    /// Found by a cut: two writers built programs of one die, and the one with the later place was faster.
+    #[test]
+    fn regression_programs_of_a_die_leave_in_the_order_of_their_places() {
+        for seed in 0..30 {
+            let config = tiny("tiny-qblke-threads").unwrap();
+            let spec = WorldSpec { config, seed, planted: None, effort: Effort::SHALLOW };
+            let pair = fresh(&spec);
+            let asks = history(&spec, 0, pair.ftl.layout().user_units);
+            let mut run = Run::new(&spec, pair, asks);
+            run.run().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            let after = exercise(&spec, run.pair).unwrap_or_else(|error| panic!("seed {seed}: {error:?}"));
+            assert_eq!(after.ftl.metrics().program_failures, 0, "seed {seed}");
+        }
+    }
+
     /// Found by a cut that left a part of a write unit: the chunk was closed early, the next program of it failed, and the block counted as bad,
     /// until no line had enough good ones.
     #[test]
