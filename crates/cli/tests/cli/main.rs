@@ -1,6 +1,7 @@
 //! The program as a user meets it: what it says to mistakes, and that good runs leave what was asked for.
 
 mod documents;
+mod host_ftl;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -96,7 +97,7 @@ const FILES: [(&str, &str); 29] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 268] = [
+const BAD: [(&str, &str); 269] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("check", "missing: --verify <SHELL COMMAND>, <COMMAND>..."),
     ("check --verify true --", "missing: <COMMAND>..."),
@@ -149,6 +150,7 @@ const BAD: [(&str, &str); 268] = [
     ("fio job.fio --device qblke", "firmware = open-channel: expected page: a host without an FTL of its own needs a device with a page namespace (of the medium of QBLKe there is `qblke-page`), or a host FTL above it: --host-ftl pblk or qblke, or [host_ftl] in a scenario"),
     ("fio job.fio --device qblke --host-ftl pbl", "`the assembly` in --host-ftl cannot be `pbl`; did you mean `pblk`? Expected pblk, qblke, pblk-as-released or qblke-as-released"),
     ("fio job.fio --device qblke --host-ftl pblk,rings=200", "--host-ftl rings = 200: expected 1 to 128"),
+    ("fio job.fio --device qblke --host-ftl pblk,cpus=2,costs.turn=0ns", "--host-ftl costs.turn = 0ns: expected more than nothing where --host-ftl full = \"retry\": threads that find no room would try again for ever"),
     ("fio job.fio --device sata-mlc --host-ftl pblk", "--host-ftl needs a device with an open channel: expected one, as in --device qblke"),
     ("fio job.fio --device qblke --host-ftl pblk --set host_ftl.assembly=qblke", "--set host_ftl: a host FTL is no key of a device here: expected --host-ftl, as in --host-ftl qblke,rings=4"),
     ("fio job.fio --device ocssd-2.0 --host-ftl pblk --set open.pointer=programmed", "open.pointer = \"programmed\": expected \"accepted\" below a host FTL, which has several writes of a chunk under way"),
@@ -1287,64 +1289,4 @@ fn fio_reads_back_what_it_wrote_and_compares_it() {
         assert_eq!(output.status.code(), Some(2));
         assert!(text(&output.stderr).contains(wrong), "{wrong}: {}", text(&output.stderr));
     }
-}
-
-/// A server of a volume, once it takes clients.
-fn served(place: &Place, volume: &str) -> (std::process::Child, String) {
-    let mut server = Command::new(env!("CARGO_BIN_EXE_weir"))
-        .args(["serve", volume, "--unix", "disk.sock", "--speed", "max", "--output", "json"])
-        .current_dir(&place.0)
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut ready = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(server.stdout.as_mut().unwrap()), &mut ready)
-        .unwrap();
-    assert!(ready.contains("disk.sock"), "{ready}");
-    (server, ready)
-}
-
-/// `kill -9` of a server whose disk has a host FTL: what a FLUSH of another connection covered is there when the next server is.
-#[test]
-fn a_host_ftl_on_a_volume_survives_kill_9() {
-    use flashweir_serve::client::{Ask, Client};
-    use flashweir_serve::nbd::wire::command;
-    const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
-    let place = Place::new("host-ftl");
-    let made = place.say(
-        "volume create v --device qblke --host-ftl qblke,rings=2 --set geometry.channels=2 --set geometry.pages_per_block=16",
-    );
-    assert_eq!(good(&made), "v: 109.5 MiB of qblke; weir serve v\n");
-    let socket = place.0.join("disk.sock");
-    for round in 1..=3u8 {
-        let (mut server, _) = served(&place, "v");
-        let mut clients: Vec<Client> =
-            (0..3).map(|_| Client::connect(&socket, "qblke", true, PATIENCE).unwrap()).collect();
-        let expected: Vec<u8> = (0..3).flat_map(|client| [(round - 1) * 10 + client; 8192]).collect();
-        let found = clients[1].read_range(0, 3 * 8192, PATIENCE).unwrap().unwrap();
-        assert!(round == 1 && found == [0; 3 * 8192] || found == expected, "round {round}");
-        for (number, client) in (0..).zip(&mut clients) {
-            let ask =
-                Ask { command: command::WRITE, flags: 0, offset: u64::from(number) * 8192, length: 8192 };
-            client.call(ask, &[round * 10 + number; 8192], PATIENCE).unwrap().result.unwrap();
-        }
-        let flush = Ask { command: command::FLUSH, flags: 0, offset: 0, length: 0 };
-        clients[2].call(flush, &[], PATIENCE).unwrap().result.unwrap();
-        server.kill().unwrap();
-        let ended = server.wait_with_output().unwrap();
-        let said = text(&ended.stderr);
-        assert!(
-            said.contains("its host FTL recovered in ") && said.contains("the map takes 0.2 MiB"),
-            "{said}"
-        );
-        std::fs::remove_file(&socket).unwrap();
-    }
-    let info = place.say("volume info v");
-    assert!(
-        good(&info).contains("host FTL     2 rings, lines of a channel, scores\n"),
-        "{}",
-        text(&info.stdout)
-    );
-    assert!(good(&place.say("volume check v")).starts_with("no problems: "));
 }

@@ -224,6 +224,11 @@ impl Layout {
                     .into(),
             );
         }
+        if config.cpus > 0 && config.full == WhenFull::Retry && config.costs.turn == Duration::ZERO {
+            return Err("host_ftl.costs.turn = 0ns: expected more than nothing where host_ftl.full = \"retry\": threads that find no room \
+                        would try again for ever"
+                .into());
+        }
         let recent = config.cached_units.next_multiple_of(flash.units_per_page);
         if recent as usize > PLACES_MAX {
             return Err(format!(

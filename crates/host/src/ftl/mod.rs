@@ -1,6 +1,6 @@
 //! Host FTLs above an open channel: pblk and QBLKe, two assemblies of the same parts (open-channel §1, and what follows there).
 //!
-//! Place in the data flow: [`target`] takes requests and sends commands, [`state`] is what they change; [`ring`] holds what is accepted, [`map`] says where each
+//! Place in the data flow: [`target`] takes requests and sends commands, [`admit`] lets them into rings, [`state`] is what they change; [`ring`] holds what is accepted, [`map`] says where each
 //! unit is, [`lines`] gives places out and counts what is valid; [`collect`] empties lines, [`recover`] builds map and lines from
 //! what a power loss left.
 //!
@@ -8,6 +8,7 @@
 //!
 //! Deliberately absent: real threads. A host FTL is a state machine, as every layer.
 
+mod admit;
 mod collect;
 mod config;
 mod costs;

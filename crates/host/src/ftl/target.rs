@@ -14,20 +14,19 @@
 //!
 //! Deliberately absent: streams and barriers, SHARE, requests of parts of a mapping unit.
 
-use super::config::{HostFtlConfig, Invalidation, Layout, Limits, Sequence, Trims};
-use super::costs::WhenFull;
+use super::config::{HostFtlConfig, Layout, Limits};
 use super::lines::{Line, LineId, LineState, Lines, MetaPage};
-use super::map::{HostMap, Slot, Word};
+use super::map::{HostMap, Word};
 use super::metrics::HostFtlMetrics;
 use super::planted::PlantedHostBug;
 use super::recent::Recent;
-use super::ring::{Before, Change, Entry, Ring, State};
-use super::state::{Collecting, Erasing, HostFtl, Limiter, Queued, Reading, Recovery, TrimRecord, Waiter};
+use super::ring::{Change, Entry, Ring, State};
+use super::state::{Erasing, HostFtl, Limiter, Queued, Reading, Recovery, TrimRecord, Waiter};
 use super::tasks::Task;
 use super::threads::{Then, Threads};
 use crate::layer::{Effect, Input, Layer, Offer};
 use crate::task::TaskAttribute;
-use flashweir_core::command::{OPEN_NAMESPACE, PLACES_MAX, PpaWrite, Tag, Units, check_range};
+use flashweir_core::command::{OPEN_NAMESPACE, PLACES_MAX, PpaWrite, Units, check_range};
 use flashweir_core::oob::{OobRecord, Owner};
 use flashweir_core::open::OpenError;
 use flashweir_core::{Address, Command, Data, DeviceError, Done, Instant, Lba, Lpn, Op, Payload, Ppa};
@@ -37,9 +36,6 @@ use flashweir_ftl::limiter::{Scores, Windows};
 use flashweir_ftl::line_pages::{META_RECORD, PAD_RECORD, TrimPage};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-
-/// Units of one record of a TRIM at most, which bounds the memory that it holds until it is durable.
-const TRIM_UNITS_MAX: u64 = 1 << 16;
 
 impl Layer for HostFtl {
     fn handle(&mut self, now: Instant, input: Input, effects: &mut Vec<Effect>) {
@@ -310,9 +306,9 @@ impl HostFtl {
 
     /// Asks to be called when the user counts as inactive, if GC has copies that wait for that.
     fn arm_gc(&mut self, effects: &mut Vec<Effect>) {
-        let waits = self.collecting.iter().flatten().any(|collecting| !collecting.copies.is_empty());
-        let inactive = self.user_was_active.map(|at| at + self.config.user_active_for);
-        if self.inactive_at.is_none() && waits {
+        let mut groups = self.collecting.iter().flatten();
+        if self.inactive_at.is_none() && groups.any(|collecting| !collecting.copies.is_empty()) {
+            let inactive = self.user_was_active.map(|at| at + self.config.user_active_for);
             self.inactive_at = inactive.filter(|&at| at > self.now);
             effects.extend(self.inactive_at.map(Effect::At));
         }
@@ -472,7 +468,7 @@ impl HostFtl {
     }
 
     /// Answers when each ring is durable up to its position.
-    fn wait(&mut self, token: u64, targets: Vec<(usize, u64)>, effects: &mut Vec<Effect>) {
+    pub(super) fn wait(&mut self, token: u64, targets: Vec<(usize, u64)>, effects: &mut Vec<Effect>) {
         for &(ring, position) in &targets {
             let ring = &mut self.rings[ring];
             ring.flush_point = ring.flush_point.max(position);
@@ -494,7 +490,7 @@ impl HostFtl {
     }
 
     /// Answers a request, after its thread has done what is left; it copied `from_rings` units out of rings.
-    fn complete(
+    pub(super) fn complete(
         &mut self,
         token: u64,
         result: Result<Done, DeviceError>,
@@ -583,273 +579,6 @@ impl HostFtl {
             let result = reading.error.map_or(Ok(Done::Data(data.into_boxed_slice())), Err);
             self.complete(token, result, reading.from_rings, effects);
         }
-    }
-
-    // ---- admission ----
-
-    fn admit_all(&mut self, effects: &mut Vec<Effect>) -> bool {
-        let mut has_moved = false;
-        if self.retries() {
-            return false;
-        }
-        for ring in 0..self.queued.len() {
-            while self.admit(ring, 0, effects) {
-                has_moved = true;
-            }
-        }
-        has_moved
-    }
-
-    /// Whether requests enter rings only when their threads try.
-    fn retries(&self) -> bool {
-        self.threads.is_some() && self.config.full == WhenFull::Retry
-    }
-
-    /// A thread tries to bring its request into a ring.
-    fn try_again(&mut self, token: u64, own: usize, effects: &mut Vec<Effect>) {
-        loop {
-            let Some(at) = self.queued[own].iter().position(|queued| queued.token == token) else { return };
-            if self.admit(own, at, effects) {
-                continue;
-            }
-            // Between two tries GC and writers had their turn; what they leave unchanged stays so.
-            let is_busy = self.is_busy();
-            let queued = &mut self.queued[own][at];
-            queued.vain_tries = if is_busy { 0 } else { queued.vain_tries + 1 };
-            self.user_is_stuck |= !is_busy;
-            if queued.vain_tries > 2 {
-                self.queued[own].remove(at);
-                return self.complete(token, Err(DeviceError::ReadOnly), 0, effects);
-            }
-            let Some(threads) = &mut self.threads else { return };
-            return threads.retry(self.now, token, own);
-        }
-    }
-
-    /// Whether anything is under way that may make room in rings.
-    fn is_busy(&self) -> bool {
-        !self.tasks.is_empty() || self.answers_held > 0 || self.rings.iter().any(|ring| ring.pending() > 0)
-    }
-
-    /// Brings some units of a ring's queued request into a ring, or answers it; returns whether anything changed.
-    fn admit(&mut self, own: usize, at: usize, effects: &mut Vec<Effect>) -> bool {
-        let Some(head) = self.queued[own].get(at) else { return false };
-        let left = head.units - head.done;
-        if left == 0 {
-            let Queued { token, fua, targets, .. } = self.queued[own].remove(at).expect("it is queued");
-            match fua && !self.has_planted(PlantedHostBug::FuaAtAcceptance) {
-                true => self.wait(token, targets, effects),
-                false => self.complete(token, Ok(Done::Ok), 0, effects),
-            }
-            return true;
-        }
-        let is_trim = head.data.is_none();
-        let Some(ring) = self.ring_with_room(own) else { return false };
-        let room = self.rings[ring].room() + self.rings[ring].sync - self.rings[ring].published;
-        let units = if is_trim { left.min(TRIM_UNITS_MAX) } else { left.min(room) };
-        let entries = if is_trim { 1 } else { units as u32 };
-        self.user_waits_for_space = !self.has_space_for(entries);
-        if self.user_waits_for_space || !self.admit_user(entries) {
-            // What is refused may wait for entries that do not fill a page.
-            (0..self.rings.len()).for_each(|ring| self.kick(ring));
-            return false;
-        }
-        self.user_is_stuck = false;
-        self.make_room(ring, u64::from(entries));
-        let mut queued = self.queued[own].remove(at).expect("it is queued");
-        let first = queued.first.0 + queued.done;
-        match &mut queued.data {
-            Some(data) => {
-                for unit in first..first + units {
-                    let payload = std::mem::take(&mut data[(unit - queued.first.0) as usize]);
-                    self.accept_write(ring, Lpn(unit), payload, queued.tags);
-                }
-            }
-            None => self.accept_trim(ring, first, units),
-        }
-        queued.done += units;
-        if queued.fua && queued.done < queued.units && self.has_planted(PlantedHostBug::FuaEndsTwice) {
-            self.wait(queued.token, vec![(ring, self.rings[ring].mem)], effects);
-        }
-        // What is deallocated already may be so by a record in any ring.
-        let all = 0..self.rings.len();
-        let rings = if is_trim { all } else { ring..ring + 1 };
-        for ring in rings {
-            let position = self.rings[ring].mem;
-            match queued.targets.iter_mut().find(|(other, _)| *other == ring) {
-                Some((_, last)) => *last = position,
-                None => queued.targets.push((ring, position)),
-            }
-        }
-        self.queued[own].insert(at, queued);
-        true
-    }
-
-    /// The submitter's ring, or one other that is tried if that is full (open-channel §2.4).
-    fn ring_with_room(&mut self, own: usize) -> Option<usize> {
-        let has_room = |ring: &Ring| ring.room() > 0 || ring.published < ring.sync;
-        if has_room(&self.rings[own]) {
-            return Some(own);
-        }
-        self.other_ring = (self.other_ring + 1) % self.rings.len();
-        has_room(&self.rings[self.other_ring]).then_some(self.other_ring)
-    }
-
-    /// Whether so many units more leave GC what it needs: a line in each group to copy to, and padding.
-    fn has_space_for(&self, units: u32) -> bool {
-        let pending: u64 = self.rings.iter().map(Ring::pending).sum();
-        let padding = (self.rings.len() * 2) as u64 * u64::from(self.layout.program_units());
-        let reserve = u64::from(self.layout.groups) * u64::from(self.layout.data_units());
-        self.lines.free_units() >= pending + padding + reserve + u64::from(units)
-    }
-
-    fn admit_user(&mut self, entries: u32) -> bool {
-        let gc_runs = self.collecting.iter().any(Option::is_some);
-        let gc_waits = self.collecting.iter().flatten().any(Collecting::has_copies);
-        match &mut self.limiter {
-            Limiter::Windows(windows) => windows.admit_user(entries),
-            Limiter::Scores(scores) => scores.admit_user(entries, gc_runs, gc_waits),
-        }
-    }
-
-    /// Whether GC has to leave room to the user: it wrote in the last seconds, and does not wait for what only GC can give.
-    pub(super) fn user_limits_gc(&self) -> bool {
-        !self.user_waits_for_space
-            && self.user_was_active.is_some_and(|at| self.now.since(at) < self.config.user_active_for)
-    }
-
-    fn accept_write(&mut self, ring: usize, lpn: Lpn, payload: Payload, tags: [Tag; 2]) {
-        let seq = self.next_seq();
-        let slot = self.rings[ring].slot(self.rings[ring].mem);
-        let before = self.install(lpn, slot, seq);
-        let (change, is_gc, state) = (Change::Write(payload), false, State::Filled);
-        self.rings[ring].push(Entry { change, seq, tags, is_gc, state, before: vec![before] });
-        self.metrics.user_units += 1;
-    }
-
-    fn accept_trim(&mut self, ring: usize, first: u64, units: u64) {
-        let seq = self.next_seq();
-        let slot = self.rings[ring].slot(self.rings[ring].mem);
-        let mut before = Vec::new();
-        for lpn in (first..first + units).map(Lpn) {
-            let has_content = match self.map.get(lpn) {
-                Word::Empty | Word::Trimmed(_) => false,
-                Word::Place(_) => true,
-                Word::Cached(slot) => {
-                    let entry = self.rings[usize::from(slot.ring)].look(slot);
-                    entry.is_some_and(|entry| matches!(entry.change, Change::Write(_)))
-                }
-            };
-            if has_content {
-                before.push(self.install(lpn, slot, seq));
-            }
-        }
-        if before.is_empty() {
-            return self.forget_admission();
-        }
-        if self.config.trims == Trims::Forgotten || self.has_planted(PlantedHostBug::TrimLost) {
-            for Before { lpn, place, .. } in before {
-                self.map.exchange(lpn, Word::Empty);
-                self.release(place);
-            }
-            return self.forget_admission();
-        }
-        let (change, is_gc, state) = (Change::Trim(vec![(first, units)]), false, State::Filled);
-        self.rings[ring].push(Entry { change, seq, tags: [Tag(0); 2], is_gc, state, before });
-    }
-
-    /// An admitted entry did not enter its ring.
-    fn forget_admission(&mut self) {
-        if let Limiter::Windows(windows) = &mut self.limiter {
-            windows.left(false);
-        }
-    }
-
-    pub(super) fn next_seq(&mut self) -> u64 {
-        self.seq += 1;
-        self.seq
-    }
-
-    /// The number by which a recovery orders an entry.
-    fn recorded_seq(&self, seq: u64, position: u64) -> u64 {
-        if self.orders_by_ring() { self.first_seq + position + 1 } else { seq }
-    }
-
-    /// Whether a recovery will know no order but that of a ring.
-    pub(super) fn orders_by_ring(&self) -> bool {
-        self.config.sequence == Sequence::Ring || self.has_planted(PlantedHostBug::SequencePerRing)
-    }
-
-    /// Makes the map name a slot that is about to be filled; returns the durable version, which stays valid until the slot's own is durable.
-    pub(super) fn install(&mut self, lpn: Lpn, slot: Slot, seq: u64) -> Before {
-        let mut before = match self.map.exchange(lpn, Word::Cached(slot)) {
-            Word::Cached(old) => {
-                let entry =
-                    self.rings[usize::from(old.ring)].find(old).expect("the map names living entries");
-                let old = entry.before(lpn);
-                Before { place: std::mem::replace(&mut old.place, Word::Empty), ..*old }
-            }
-            // Of all entries under way for this unit none is newer than what the map named.
-            place => Before { lpn, place, seq: seq.saturating_sub(1) },
-        };
-        let is_early = self.config.invalidation == Invalidation::AtAcceptance
-            || self.has_planted(PlantedHostBug::EarlyInvalidation);
-        if is_early {
-            self.release(std::mem::replace(&mut before.place, Word::Empty));
-        }
-        before
-    }
-
-    /// A durable version is superseded.
-    pub(super) fn release(&mut self, place: Word) {
-        match place {
-            Word::Place(ppa) => self.lines.set_invalid(ppa),
-            Word::Trimmed(ppa) => {
-                let record = self.trims.get_mut(&ppa).expect("a record of a deallocation");
-                record.live -= 1;
-                if record.live == 0 {
-                    self.trims.remove(&ppa);
-                    self.lines.set_invalid(ppa);
-                }
-            }
-            Word::Empty => {}
-            Word::Cached(_) => unreachable!("a durable version is not in a ring"),
-        }
-    }
-
-    /// Publishes the oldest durable entries of a ring until so many slots are free.
-    pub(super) fn make_room(&mut self, ring: usize, slots: u64) {
-        while self.rings[ring].room() < slots && self.rings[ring].published < self.rings[ring].sync {
-            let (slot, entry) = self.rings[ring].take_published();
-            for Before { lpn, place, .. } in entry.before {
-                if self.has_planted(PlantedHostBug::PublishUnconditionally) {
-                    self.map.exchange(lpn, place);
-                } else {
-                    self.map.replace(lpn, Word::Cached(slot), place);
-                }
-            }
-        }
-    }
-
-    /// Lets the writer take everything in a ring, padded if need be.
-    pub(super) fn kick(&mut self, ring: usize) {
-        let ring = &mut self.rings[ring];
-        ring.flush_point = ring.mem;
-    }
-
-    /// Refuses the first queued request if there will never be room for it, after GC was told to take any line; returns whether anything
-    /// changed.
-    fn refuse_if_full(&mut self, effects: &mut Vec<Effect>) -> bool {
-        if self.is_busy() || self.retries() {
-            return false;
-        }
-        let Some(own) = self.queued.iter().position(|queue| !queue.is_empty()) else { return false };
-        if !std::mem::replace(&mut self.user_is_stuck, true) {
-            return true;
-        }
-        let Queued { token, .. } = self.queued[own].pop_front().expect("the queue is not empty");
-        self.complete(token, Err(DeviceError::ReadOnly), 0, effects);
-        true
     }
 
     // ---- writing ----

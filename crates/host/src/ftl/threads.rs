@@ -108,28 +108,30 @@ impl Threads {
         LockId(2 * self.rings + 1)
     }
 
-    /// Work on `count` words of the map, each under the lock if there is one.
-    fn on_map(&self, steps: &mut Vec<Step>, each: Duration, count: u64) {
+    /// Changes of `count` words of the map, each under the lock if there is one.
+    fn on_map(&self, steps: &mut Vec<Step>, count: u64) {
+        let change = self.costs.change;
         match self.map {
-            Shared::Apart => steps.push(Step::Work(each * count)),
-            Shared::Lock => {
-                let lock = self.map_lock();
-                for _ in 0..count {
-                    steps.extend([Step::Acquire(lock), Step::Work(each), Step::Release(lock)]);
-                }
-            }
+            Shared::Apart => steps.push(Step::Work(change * count)),
+            Shared::Lock => (0..count).for_each(|_| hold(steps, self.map_lock(), change)),
+        }
+    }
+
+    /// Lookups of `count` words of the map, under one hold of the lock if there is one.
+    fn look_up(&self, steps: &mut Vec<Step>, count: u64) {
+        let work = self.costs.lookup * count;
+        match self.map {
+            Shared::Apart => steps.push(Step::Work(work)),
+            Shared::Lock => hold(steps, self.map_lock(), work),
         }
     }
 
     fn on_pool(&self, steps: &mut Vec<Step>) {
         // One half of the cost is taking, the other returning.
-        let work = Step::Work(self.costs.pool / 2);
+        let work = self.costs.pool / 2;
         match self.pool {
-            Shared::Apart => steps.push(work),
-            Shared::Lock => {
-                let lock = self.pool_lock();
-                steps.extend([Step::Acquire(lock), work, Step::Release(lock)]);
-            }
+            Shared::Apart => steps.push(Step::Work(work)),
+            Shared::Lock => hold(steps, self.pool_lock(), work),
         }
     }
 
@@ -139,7 +141,7 @@ impl Threads {
         let numbers = if self.sequence == Sequence::Device { units } else { 0 };
         let lines = Step::Work(self.costs.line * (2 + units + numbers));
         steps.extend([Step::Acquire(Self::producers(ring)), lines]);
-        self.on_map(steps, self.costs.change, units);
+        self.on_map(steps, units);
         steps.push(Step::Release(Self::producers(ring)));
     }
 
@@ -159,25 +161,12 @@ impl Threads {
         let is_write = matches!(command.op, Op::Write { .. } | Op::WriteZeroes { .. });
         match &command.op {
             Op::Read { .. } => {
-                // One hold of the map lock for the whole request.
-                match self.map {
-                    Shared::Apart => steps.push(Step::Work(self.costs.lookup * units)),
-                    Shared::Lock => {
-                        let lock = self.map_lock();
-                        let work = Step::Work(self.costs.lookup * units);
-                        steps.extend([Step::Acquire(lock), work, Step::Release(lock)]);
-                    }
-                }
+                self.look_up(&mut steps, units);
                 self.on_pool(&mut steps);
             }
             Op::Write { .. } | Op::WriteZeroes { .. } => self.on_ring(&mut steps, ring, units),
-            Op::Trim { .. } => self.on_map(&mut steps, self.costs.change, units),
-            _ => {
-                for ring in 0..self.rings {
-                    let lock = self.sync(ring);
-                    steps.extend([Step::Acquire(lock), Step::Work(self.costs.line), Step::Release(lock)]);
-                }
-            }
+            Op::Trim { .. } => self.on_map(&mut steps, units),
+            _ => (0..self.rings).for_each(|ring| hold(&mut steps, self.sync(ring), self.costs.line)),
         }
         self.origins.insert(command.id.0, Origin { cpu, is_write, units });
         self.smp.begin(now, cpu, false, steps, Then::Submit { command, submitter });
@@ -187,9 +176,8 @@ impl Threads {
     pub(super) fn retry(&mut self, now: Instant, token: u64, ring: usize) {
         self.retries += 1;
         let Origin { cpu, .. } = self.origins[&token];
-        let lock = Self::producers(ring);
-        let look = Step::Work(self.costs.line * 2);
-        let steps = vec![Step::Work(self.costs.turn), Step::Acquire(lock), look, Step::Release(lock)];
+        let mut steps = vec![Step::Work(self.costs.turn)];
+        hold(&mut steps, Self::producers(ring), self.costs.line * 2);
         self.smp.begin(now, cpu, false, steps, Then::Retry { token, ring });
     }
 
@@ -205,11 +193,9 @@ impl Threads {
         let mut steps = Vec::new();
         if is_write {
             steps.push(Step::Work(self.costs.copy * units));
-            self.on_map(&mut steps, self.costs.change, units);
+            self.on_map(&mut steps, units);
         } else if from_rings > 0 {
-            let lock = Self::producers(cpu % self.rings);
-            let copy = Step::Work(self.costs.copy * from_rings);
-            steps.extend([Step::Acquire(lock), copy, Step::Release(lock)]);
+            hold(&mut steps, Self::producers(cpu % self.rings), self.costs.copy * from_rings);
         }
         if self.smp.is_idle(cpu) {
             steps.push(Step::Work(self.costs.wake));
@@ -227,6 +213,9 @@ impl Threads {
         let id = command.id.0;
         self.leaving.entry(die).or_default().push_back((command, false));
         self.writers[ring] = true;
+        if self.rings != self.smp.cpus() {
+            self.last = self.smp.least_busy(self.last);
+        }
         let cpu = self.writer_cpu(ring);
         let mut steps = Vec::new();
         self.on_pool(&mut steps);
@@ -248,12 +237,8 @@ impl Threads {
     }
 
     /// The CPU of a ring's writer: the ring's own, or the least busy one where CPUs share a ring.
-    fn writer_cpu(&mut self, ring: usize) -> usize {
-        if self.rings == self.smp.cpus() {
-            return ring;
-        }
-        self.last = self.smp.least_busy(self.last);
-        self.last
+    fn writer_cpu(&self, ring: usize) -> usize {
+        if self.rings == self.smp.cpus() { ring } else { self.last }
     }
 
     /// An answer from below comes as an interrupt.
@@ -263,18 +248,15 @@ impl Threads {
         let cpu = match &task {
             Task::Read { token, .. } => self.origins[token].cpu,
             Task::Program { ring, entries, .. } => {
-                let lock = self.sync(*ring);
-                let work = Step::Work(self.costs.line * (1 + entries.len() as u64));
-                steps.extend([Step::Acquire(lock), work, Step::Release(lock)]);
-                if self.rings == self.smp.cpus() { *ring } else { self.last }
+                let lines = 1 + entries.len() as u64;
+                hold(&mut steps, self.sync(*ring), self.costs.line * lines);
+                self.writer_cpu(*ring)
             }
             Task::Collect { group, units } => {
-                let lock = Self::producers(group % self.rings);
                 for _ in units {
-                    let work = Step::Work(self.costs.line * 3);
-                    steps.extend([Step::Acquire(lock), work, Step::Release(lock)]);
+                    hold(&mut steps, Self::producers(group % self.rings), self.costs.line * 3);
                     steps.push(Step::Work(self.costs.copy));
-                    self.on_map(&mut steps, self.costs.change, 1);
+                    self.on_map(&mut steps, 1);
                 }
                 group % self.smp.cpus()
             }
@@ -310,4 +292,9 @@ impl Threads {
         (metrics.map_spin_ns, metrics.map_held_ns, ..) = sum(map..map + 1);
         (metrics.pool_spin_ns, metrics.pool_held_ns, ..) = sum(map + 1..map + 2);
     }
+}
+
+/// Work under a lock.
+fn hold(steps: &mut Vec<Step>, lock: LockId, work: Duration) {
+    steps.extend([Step::Acquire(lock), Step::Work(work), Step::Release(lock)]);
 }

@@ -3,37 +3,37 @@
 //! The costs of CPUs and locks are those that `docs/evidence/smp-costs.json` was measured with; the study `hand-over` varies the one
 //! that decides.
 
-use super::study::{Scale, Study};
-use crate::experiment::Experiment;
-use crate::scenario::Scenario;
+use super::study::{Scale, Study, run_scenario};
 use flashweir_core::Duration;
 use flashweir_host::Costs;
 use flashweir_sim::measure::{JobResult, Percentile, RunResult};
 use flashweir_sim::request::Kind;
-use std::sync::atomic::AtomicBool;
 
 pub(super) const STUDIES: &[Study] =
     &[WRITES, HAND_OVER, SLOWER_HOST, READS, READS_SLOWER_HOST, GC_CHANNELS, TENANTS];
 
-/// Configurations of the host FTL in the paper's order, each with one technique more (open-channel §9.5). All are as released.
-const STEPS: [(&str, &str); 6] = [
-    ("pblk", "assembly = 'pblk-as-released'"),
-    ("+ rings", "assembly = 'pblk-as-released', rings = 32, full = 'wait'"),
-    ("+ map", "assembly = 'pblk-as-released', rings = 32, full = 'wait', map = 'apart'"),
-    (
-        "QBLK",
-        "assembly = 'qblke-as-released', rings = 32, pool = 'lock', limits = 'windows', reads_first = false",
-    ),
-    ("+ pool", "assembly = 'qblke-as-released', rings = 32, limits = 'windows', reads_first = false"),
-    ("QBLKe", "assembly = 'qblke-as-released', rings = 32"),
+/// Host FTLs of the study `writes`: pblk, and one technique more in each, in the paper's order (open-channel §9.5), all as released; then both repaired.
+const STEPS: [&str; 8] = [
+    PBLK,
+    "assembly = 'pblk-as-released', rings = 32, full = 'wait'",
+    "assembly = 'pblk-as-released', rings = 32, full = 'wait', map = 'apart'",
+    QBLK,
+    "assembly = 'qblke-as-released', rings = 32, limits = 'windows', reads_first = false",
+    QBLKE,
+    "assembly = 'pblk'",
+    "assembly = 'qblke', rings = 32",
 ];
+const PBLK: &str = "assembly = 'pblk-as-released'";
+const QBLK: &str =
+    "assembly = 'qblke-as-released', rings = 32, pool = 'lock', limits = 'windows', reads_first = false";
+const QBLKE: &str = "assembly = 'qblke-as-released', rings = 32";
 
 const WRITES: Study = Study {
     name: "writes",
     what: "random writes of 4 KiB by so many jobs of depth 2 on 32 CPUs to the paper's device, which is empty: from pblk to QBLKe one technique \
            after the other, and both repaired",
     missing: "the paper's host, a virtual machine whose device is emulated on the same CPUs: costs are those of our machine's threads; its 30 \
-              seconds: 300 ms, at the full scale 10 s",
+              seconds: 100 ms, at the full scale 10 s",
     parameter: "jobs",
     names: &[],
     metrics: &[
@@ -46,14 +46,7 @@ const WRITES: Study = Study {
     ],
     variants: &["pblk", "+ rings", "+ map", "QBLK", "+ pool", "QBLKe", "pblk, repaired", "QBLKe, repaired"],
     points: |_| vec![1.0, 2.0, 4.0, 8.0, 16.0, 32.0],
-    measure: |variant, x, seed, scale| {
-        let ftl = match variant {
-            6 => "assembly = 'pblk'",
-            7 => "assembly = 'qblke', rings = 32",
-            variant => STEPS[variant].1,
-        };
-        writes(ftl, x as u32, seed, scale)
-    },
+    measure: |variant, x, seed, scale| writes(STEPS[variant], x as u32, seed, scale),
 };
 
 const HAND_OVER: Study = Study {
@@ -64,7 +57,7 @@ const HAND_OVER: Study = Study {
     variants: &["pblk", "QBLKe"],
     measure: |variant, x, seed, scale| {
         let ns = (Costs::default().hand_over.as_nanos() as f64 * x).round();
-        let ftl = format!("{}, costs = {{ hand_over = '{ns}ns' }}", STEPS[[0, 5][variant]].1);
+        let ftl = format!("{}, costs = {{ hand_over = '{ns}ns' }}", [PBLK, QBLKE][variant]);
         writes(&ftl, 32, seed, scale)
     },
     ..WRITES
@@ -78,7 +71,7 @@ const SLOWER_HOST: Study = Study {
     points: |_| vec![1.0, 4.0, 16.0],
     variants: &["pblk", "QBLK", "QBLKe"],
     measure: |variant, x, seed, scale| {
-        let ftl = format!("{}, costs = {{ {} }}", STEPS[[0, 3, 5][variant]].1, times(x));
+        let ftl = format!("{}, costs = {{ {} }}", [PBLK, QBLK, QBLKE][variant], times(x));
         writes(&ftl, 32, seed, scale)
     },
     ..WRITES
@@ -143,7 +136,8 @@ fn reads(variant: usize, jobs: u32, slower: f64, seed: u64, scale: Scale) -> Vec
 
 const GC_CHANNELS: Study = Study {
     name: "gc-channels",
-    what: "random writes of 4 KiB over 89 % of a device with so many channels, as the paper's 51 of 57 GB,, until twice its size was written; CPUs cost nothing",
+    what: "random writes of 4 KiB over 89 % of a device with so many channels, as the paper's 51 of 57 GB, until \
+           1.6 times as much was written; CPUs cost nothing",
     missing: "how the paper aged its device: ours is filled once, in order",
     parameter: "channels",
     names: &[],
@@ -208,7 +202,7 @@ const TENANTS: Study = Study {
     },
 };
 
-/// Pages of a block: the paper's, or an eighth.
+/// Pages of a block: the paper's, or an eighth; studies with GC have half of that.
 fn pages(scale: Scale) -> u32 {
     match scale {
         Scale::Quick => 64,
@@ -264,17 +258,11 @@ impl Cell {
     }
 
     fn run(&self) -> Measured {
-        let text = self.scenario();
-        let scenario = Scenario::parse("qblke", &text, &[], &|_| Err("no files".into()));
-        let experiment = Experiment::new(scenario.unwrap_or_else(|error| panic!("{error}\n{text}")));
-        let experiment = experiment.unwrap_or_else(|error| panic!("{error}\n{text}"));
-        let outcomes = experiment.run(1, &AtomicBool::new(false), &|_| ()).expect("nobody cancels it");
-        let outcome = outcomes.into_iter().next().expect("there is one cell");
-        assert_eq!(outcome.first_error, None, "jobs on a host FTL fit it");
-        Measured(outcome.result)
+        Measured(run_scenario(&self.scenario()))
     }
 }
 
+/// The result of a cell.
 struct Measured(RunResult);
 
 impl Measured {
@@ -325,7 +313,7 @@ mod tests {
 
     #[test]
     fn pblks_threads_spin_and_qblkes_do_not() {
-        let [pblk, qblke] = [STEPS[0].1, STEPS[5].1].map(on_slow_host);
+        let [pblk, qblke] = [PBLK, QBLKE].map(on_slow_host);
         assert!(pblk[1] > 50.0 && qblke[1] < 20.0, "share of the ring's lock: {pblk:?} {qblke:?}");
         assert!(qblke[0] > 1.5 * pblk[0], "MB/s: {pblk:?} {qblke:?}");
     }
@@ -333,7 +321,7 @@ mod tests {
     /// Each technique takes its lock away, and nothing else that counts here.
     #[test]
     fn each_step_takes_a_lock_away() {
-        let [rings, map, pool] = [1, 2, 4].map(|step| on_slow_host(STEPS[step].1));
+        let [rings, map, pool] = [1, 2, 4].map(|step| on_slow_host(STEPS[step]));
         assert!(rings[2] > 5.0 && map[2] == 0.0, "lock of the map: {rings:?} {map:?}");
         assert!(map[3] > 0.0 && pool[3] == 0.0, "lock of the pool: {map:?} {pool:?}");
     }

@@ -2,15 +2,19 @@
 //!
 //! Place in the data flow: the modules of each paper define its studies as data; [`super`] lists them by paper.
 
+use crate::experiment::Experiment;
 use crate::files::{self, FilesResult, Setup, Work};
+use crate::scenario::Scenario;
 use flashweir_core::Duration;
 use flashweir_device::DeviceConfig;
 use flashweir_fs::Mode;
 use flashweir_fs::vfs::{CacheConfig, HostCosts, MountOptions};
+use flashweir_sim::measure::RunResult;
 use flashweir_sim::stack::FlushMode;
 use flashweir_sim::volume::MakeOptions;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 
 /// Scale of a run, compared with the paper's set-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -160,6 +164,17 @@ pub(super) fn on_server(
 pub(super) fn measure(setup: &Setup) -> FilesResult {
     let result = files::run(setup, &mut |_| true).unwrap_or_else(|error| panic!("{error}"));
     result.expect("nobody stops it")
+}
+
+/// The result of a scenario with one cell, none of whose requests may fail.
+pub(super) fn run_scenario(text: &str) -> RunResult {
+    let scenario = Scenario::parse("study", text, &[], &|_| Err("no files".into()));
+    let experiment = Experiment::new(scenario.unwrap_or_else(|error| panic!("{error}\n{text}")));
+    let experiment = experiment.unwrap_or_else(|error| panic!("{error}\n{text}"));
+    let outcomes = experiment.run(1, &AtomicBool::new(false), &|_| ()).expect("nobody cancels it");
+    let outcome = outcomes.into_iter().next().expect("there is one cell");
+    assert_eq!(outcome.first_error, None, "{text}");
+    outcome.result
 }
 
 /// Calls in each second of the kinds `ops` of the only workload of a setup; of all kinds if none is named.

@@ -1,10 +1,7 @@
 //! The cards of the AMF paper without a file system: their raw speed, and interleaved streams (figure 8).
 
-use super::super::study::{Scale, Study};
-use crate::experiment::Experiment;
-use crate::scenario::Scenario;
+use super::super::study::{Scale, Study, run_scenario};
 use flashweir_sim::measure::RunResult;
-use std::sync::atomic::AtomicBool;
 
 pub(super) const CARDS: Study = Study {
     name: "cards",
@@ -73,13 +70,7 @@ fn raw(variant: usize, jobs: &str, set: &[&str], seed: u64) -> RunResult {
          [[device]]\npreset = '{preset}'\nset = {{ {set} }}\n\
          [[workload]]\nname = 'jobs'\nfio_inline = '''\n{jobs}'''\n"
     );
-    let scenario = Scenario::parse("amf", &text, &[], &|_| Err("no files".into()));
-    let experiment = Experiment::new(scenario.unwrap_or_else(|error| panic!("{error}")));
-    let experiment = experiment.unwrap_or_else(|error| panic!("{error}"));
-    let outcomes = experiment.run(1, &AtomicBool::new(false), &|_| ()).expect("nobody cancels it");
-    let outcome = outcomes.into_iter().next().expect("there is one cell");
-    assert_eq!(outcome.first_error, None, "jobs on a card fit it");
-    outcome.result
+    run_scenario(&text)
 }
 
 /// Requests in each second of a job.
