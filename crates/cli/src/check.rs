@@ -336,7 +336,7 @@ impl<'a> Bench<'a> {
         let config = MountConfig {
             directory: self.directory.clone(),
             flush: FlushMode::Flush,
-            choose: Box::new(move |_, _| Ok(mode.clone())),
+            choose: Box::new(move |_, _, _| Ok(mode.clone())),
             make: None,
             mount: MountOptions::default(),
             speed: Speed::Max,

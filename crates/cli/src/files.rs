@@ -21,7 +21,7 @@ use flashweir_fs::order::CommitMode;
 use flashweir_fs::port::BLOCK_BYTES;
 use flashweir_fs::vfs::{CacheConfig, HostCosts, MountOptions};
 use flashweir_fs::{Kind, Mode};
-use flashweir_host::HostConfig;
+use flashweir_host::{HostConfig, HostFtlConfig};
 use flashweir_lab::files::{self, FilesResult, Setup, Work};
 use flashweir_lab::results::call_table;
 use flashweir_sim::measure::Percentile;
@@ -267,23 +267,34 @@ impl FormatOptions {
     }
 
     /// Fails if a device cannot do what the options need.
-    pub(crate) fn check_device(&self, device: &DeviceConfig, flush: &[FlushArg]) -> Outcome<()> {
-        let name = &device.name;
+    pub(crate) fn check_device(
+        &self,
+        (device, host_ftl): (&DeviceConfig, Option<&HostFtlConfig>),
+        flush: &[FlushArg],
+    ) -> Outcome<()> {
         flush.iter().try_for_each(|flush| flush.check_device(device))?;
-        let has_channel = device.firmware == FirmwareKind::OpenChannel;
-        if self.is_dual() && has_channel {
-            return Err(Failure::Usage(format!(
-                "--commit cannot be `dual` on {name}: a host FTL has no barriers: expected --commit legacy"
-            )));
-        }
-        if self.is_dual() && device.order.policy == PersistPolicy::None {
-            return Err(Failure::Usage(format!(
-                "--commit cannot be `dual` on {name}: order.policy is none: expected --set \
-                 order.policy=in-order-recovery, or --commit legacy"
-            )));
+        if self.is_dual() {
+            check_order(device, host_ftl, "--commit cannot be `dual`", "--commit legacy")?;
         }
         check_shares(device, self.checkpoint, self.clean)
     }
+}
+
+/// Fails if a device with the host FTL above it, if there is one, keeps no order; what is wanted then, and what else could be.
+pub(crate) fn check_order(
+    device: &DeviceConfig,
+    host_ftl: Option<&HostFtlConfig>,
+    wanted: &str,
+    otherwise: &str,
+) -> Outcome {
+    let (reason, expected) = match host_ftl {
+        Some(host_ftl) if host_ftl.keeps_order() => return Ok(()),
+        Some(_) => ("--host-ftl sequence is ring", "sequence=device"),
+        None if device.order.policy != PersistPolicy::None => return Ok(()),
+        None => ("order.policy is none", "--set order.policy=in-order-recovery"),
+    };
+    let name = &device.name;
+    Err(Failure::Usage(format!("{wanted} on {name}: {reason}: expected {expected}, or {otherwise}")))
 }
 
 /// Sets what is to be done by SHARE.
@@ -412,7 +423,7 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
     let mut setups = Vec::new();
     let devices = resolve_for(args.format, &args.device, &args.set, args.host_ftl.as_deref())?;
     for (device, host_ftl) in devices {
-        args.options.check_device(&device, &args.flush)?;
+        args.options.check_device((&device, host_ftl.as_ref()), &args.flush)?;
         for flush in &args.flush {
             setups.push(Setup {
                 device: device.clone(),

@@ -128,9 +128,10 @@ pub(crate) fn command(args: &MountArgs, cancel: &AtomicBool) -> Outcome {
     let config = MountConfig {
         directory: args.directory.clone(),
         flush: args.flush.mode(),
-        choose: Box::new(move |kind, device| {
+        choose: Box::new(move |kind, device, host_ftl| {
             let chosen = options.mode(kind, order_only, &[flush]);
-            let chosen = chosen.and_then(|mode| options.check_device(device, &[flush]).map(|()| mode));
+            let chosen =
+                chosen.and_then(|mode| options.check_device((device, host_ftl), &[flush]).map(|()| mode));
             let chosen = chosen.and_then(|mode| with_discard(mode, discard));
             chosen.map_err(|failure| failure.line())
         }),

@@ -3,8 +3,8 @@
 use crate::devices::{resolve_for, table};
 use crate::error::{Failure, Outcome};
 use crate::files::{
-    CheckpointArg, CleanArg, CommitArg, FlushArg, JournalModeArg, check_shares, needs, not_for_ext4,
-    set_shares,
+    CheckpointArg, CleanArg, CommitArg, FlushArg, JournalModeArg, check_order, check_shares, needs,
+    not_for_ext4, set_shares,
 };
 use crate::json;
 use crate::options::{ResultArgs, Shape};
@@ -14,7 +14,6 @@ use crate::pool::Pool;
 use crate::values::{cache, kind, time, whole};
 use clap::{Args, ValueEnum};
 use flashweir_core::Duration;
-use flashweir_device::config::{FirmwareKind, PersistPolicy};
 use flashweir_fs::order::CommitMode;
 use flashweir_fs::vfs::{CacheConfig, HostCosts, MountOptions};
 use flashweir_fs::{Kind, Mode};
@@ -222,18 +221,8 @@ impl SqliteArgs {
                 {
                     let mode = self.mode(order)?;
                     let is_dual = mode.commit_mode() == CommitMode::DualMode;
-                    if is_dual && device.firmware == FirmwareKind::OpenChannel {
-                        return Err(Failure::Usage(format!(
-                            "barriers cannot be on {}: a host FTL has none: expected --order none",
-                            device.name
-                        )));
-                    }
-                    if is_dual && device.order.policy == PersistPolicy::None {
-                        return Err(Failure::Usage(format!(
-                            "barriers cannot be on {}: order.policy is none: expected --set order.policy=in-order-recovery, or \
-                             --order none",
-                            device.name
-                        )));
+                    if is_dual {
+                        check_order(&device, host_ftl.as_ref(), "barriers cannot be", "--order none")?;
                     }
                     let plan = Plan {
                         journal_mode: journal.mode(),

@@ -1,6 +1,6 @@
 //! Bugs that a campaign can plant: into a device, or into the host FTL above it.
 
-use super::devices::host_ftl;
+use super::devices::{has_streams, host_ftl};
 use flashweir_device::{DeviceConfig, PlantedBug};
 use flashweir_host::{Lines, PlantedHostBug};
 
@@ -63,6 +63,10 @@ impl Bug {
                 PlantedHostBug::FlushMissesRing | PlantedHostBug::SequencePerRing => above.rings > 1,
                 PlantedHostBug::PblkAsReleased => above.rings == 1 && above.lines == Lines::Device,
                 PlantedHostBug::QblkeAsReleased => above.rings > 1 && above.lines == Lines::Channel,
+                PlantedHostBug::MembersUncounted
+                | PlantedHostBug::MembersAlwaysStable
+                | PlantedHostBug::MembersErasedUncounted
+                | PlantedHostBug::DiscardedComeBack => has_streams(&config.name),
                 PlantedHostBug::FailedProgramForgotten => config.faults.program_fail > 0.0,
                 _ => true,
             },

@@ -1,9 +1,11 @@
-//! Pages of a host FTL's own on the medium: start and end metadata of lines, and deallocations (open-channel §5.4).
+//! Pages of a host FTL's own on the medium: start and end metadata of lines, deallocations, and the order of streams
+//! (open-channel §5.4, open-channel §5.8).
 //!
 //! Invariant: a page that is torn, of another format or of another line is not read; each page says which line it belongs to and
 //! carries a checksum.
 
 use crate::sealed::Frame;
+use flashweir_core::command::StreamId;
 use flashweir_core::oob::{OobRecord, Owner};
 
 const VERSION: u16 = 1;
@@ -26,6 +28,8 @@ const START: Frame = frame(b"FWls", 4);
 const END: Frame = frame(b"FWle", 16);
 /// Ranges of deallocated units.
 const TRIM: Frame = frame(b"FWlt", 16);
+/// What a recovery knows of streams.
+const ORDER: Frame = frame(b"FWlo", 16);
 
 fn page(frame: &Frame, line: u64, first: u32, items: usize, write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut page = frame.begin(items);
@@ -142,6 +146,93 @@ impl TrimPage {
     }
 }
 
+/// What a recovery has to know of the order of streams beyond what their members say (contract §8.7).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OrderRecord {
+    /// Members with sequence numbers up to this one belong to earlier boots: they count as far as they are not discarded.
+    pub horizon: u64,
+    /// Last epoch of each stream up to which all are complete.
+    pub complete: Vec<(StreamId, u32)>,
+    /// First sequence number and length of each range of versions that a recovery discarded.
+    pub discarded: Vec<(u64, u64)>,
+}
+
+/// One of the pages of an [`OrderRecord`], which counts when all of them are there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OrderPage {
+    /// Number of the record: the larger, the later.
+    pub number: u64,
+    /// Number of the page in the record.
+    pub part: u32,
+    /// Pages of the record.
+    pub parts: u32,
+    /// What stands in this page.
+    pub record: OrderRecord,
+}
+
+impl OrderRecord {
+    /// The pages of this record, for units of this size: at least one.
+    pub fn pages(&self, number: u64, unit_bytes: usize) -> Vec<OrderPage> {
+        let room = OrderPage::items_max(unit_bytes);
+        let items = self.complete.len() + self.discarded.len();
+        let parts = items.div_ceil(room).max(1);
+        let part = |part: usize| {
+            let (from, to) = (part * room, (part + 1) * room);
+            let streams = self.complete.len();
+            let complete = self.complete[from.min(streams)..to.min(streams)].to_vec();
+            let ranges = self.discarded.len();
+            let at = |item: usize| item.saturating_sub(streams).min(ranges);
+            let discarded = self.discarded[at(from)..at(to)].to_vec();
+            let record = Self { horizon: self.horizon, complete, discarded };
+            OrderPage { number, part: part as u32, parts: parts as u32, record }
+        };
+        (0..parts).map(part).collect()
+    }
+}
+
+impl OrderPage {
+    /// Encodes the page.
+    pub fn encode(&self) -> Vec<u8> {
+        let Self { number, part, parts, record } = self;
+        let items = 1 + record.complete.len() + record.discarded.len();
+        page(&ORDER, *number, *part, items, |page| {
+            let streams = record.complete.len() as u64;
+            let head = (record.horizon, u64::from(*parts) << 32 | streams);
+            let complete =
+                record.complete.iter().map(|(stream, epoch)| (u64::from(stream.0), u64::from(*epoch)));
+            for (one, other) in std::iter::once(head).chain(complete).chain(record.discarded.iter().copied())
+            {
+                page.extend_from_slice(&one.to_le_bytes());
+                page.extend_from_slice(&other.to_le_bytes());
+            }
+        })
+    }
+
+    /// Decodes a page; `None` if it is not an intact one.
+    pub fn decode(page: &[u8]) -> Option<Self> {
+        let (fields, count) = ORDER.open(page)?;
+        let item = |nth| {
+            let at = HEADER_BYTES + 16 * nth;
+            Some((fields.u64_at(at)?, fields.u64_at(at + 8)?))
+        };
+        let (horizon, numbers) = item(0)?;
+        let (parts, streams) = ((numbers >> 32) as u32, numbers as u32 as usize);
+        if streams >= count {
+            return None;
+        }
+        let stream = |(stream, epoch): (u64, u64)| Some((StreamId(stream.try_into().ok()?), epoch as u32));
+        let complete = (1..=streams).map(|nth| stream(item(nth)?)).collect::<Option<_>>()?;
+        let discarded = (streams + 1..count).map(item).collect::<Option<_>>()?;
+        let record = OrderRecord { horizon, complete, discarded };
+        Some(Self { number: fields.u64_at(12)?, part: fields.u32_at(20)?, parts, record })
+    }
+
+    /// Streams and ranges together for which a page of this size has room.
+    pub fn items_max(unit_bytes: usize) -> usize {
+        (unit_bytes.saturating_sub(HEADER_BYTES) / ORDER.item_bytes).saturating_sub(1).max(1)
+    }
+}
+
 /// The record beside a page of start or end metadata.
 pub const META_RECORD: OobRecord = OobRecord { owner: Owner::Meta, seq: 0, member: None };
 /// The record of padding.
@@ -164,7 +255,18 @@ mod tests {
             let start = LineStart { line, left_out };
             let owners = units.into_iter().map(|(lpn, seq)| (Owner::Lpn(Lpn(lpn)), seq)).collect();
             let end = LineEnd { line, first, units: owners };
-            let pages = [start.encode(), end.encode(), ranges.encode()];
+            let complete = ranges.ranges.iter().map(|(stream, epoch)| (StreamId(*stream as u16), *epoch as u32));
+            let order = OrderRecord { horizon: line, complete: complete.collect(), discarded: ranges.ranges.clone() };
+            let parts = order.pages(line, 256);
+            for part in &parts {
+                prop_assert!(part.encode().len() <= 256);
+                prop_assert_eq!(OrderPage::decode(&part.encode()), Some(part.clone()));
+            }
+            prop_assert!(parts.iter().all(|part| part.parts as usize == parts.len() && part.record.horizon == line));
+            let all = parts.iter().map(|part| &part.record);
+            prop_assert_eq!(all.clone().flat_map(|part| part.complete.clone()).collect::<Vec<_>>(), order.complete);
+            prop_assert_eq!(all.flat_map(|part| part.discarded.clone()).collect::<Vec<_>>(), order.discarded);
+            let pages = [start.encode(), end.encode(), ranges.encode(), parts[0].encode()];
             prop_assert_eq!(LineStart::decode(&pages[0]), Some(start));
             prop_assert_eq!(LineEnd::decode(&pages[1]), Some(end));
             prop_assert_eq!(TrimPage::decode(&pages[2]), Some(ranges));
@@ -178,6 +280,7 @@ mod tests {
                 prop_assert!(LineStart::decode(&unit).is_none());
                 prop_assert!(LineEnd::decode(&unit).is_none());
                 prop_assert!(TrimPage::decode(&unit).is_none());
+                prop_assert!(OrderPage::decode(&unit).is_none());
             }
         }
     }

@@ -19,13 +19,13 @@ use flashweir_core::{
     Address, Command, CommandId, Data, DeviceError, Done, Executor, Instant, Lba, Op, Order, Payload,
     executor::Handle,
 };
-use flashweir_device::config::FirmwareKind;
+use flashweir_device::config::{DeviceConfig, FirmwareKind};
 use flashweir_device::{Device, DeviceMetrics, DeviceOptions, Recovery, RecoveryReport};
 use flashweir_fs::port::{
     Answer, AppendPort, BLOCK_BYTES, Block, BlockPort, InOrder, PortError, Progress, Remap, Request,
     Selection, Share, Ticket, Tickets, Write, bytes_of,
 };
-use flashweir_host::{BlockLayer, HostConfig, HostFtlMetrics};
+use flashweir_host::{BlockLayer, HostConfig, HostFtlConfig, HostFtlMetrics};
 use std::cell::RefCell;
 use std::fmt;
 use std::future::Future;
@@ -418,6 +418,13 @@ impl Port {
     pub fn host_ftl_metrics(&self) -> Option<HostFtlMetrics> {
         let shared = self.shared.borrow();
         shared.engine.as_ref().expect("the power is on").host_ftl().map(|ftl| ftl.metrics())
+    }
+
+    /// Passes the configurations of the device and of the host FTL above it to `look`. Panics after a power cut.
+    pub fn with_disk<T>(&self, look: impl FnOnce(&DeviceConfig, Option<&HostFtlConfig>) -> T) -> T {
+        let shared = self.shared.borrow();
+        let engine = shared.engine.as_ref().expect("the power is on");
+        look(engine.device().config(), engine.host_ftl().map(|ftl| ftl.config()))
     }
 
     /// Passes the device to `look`. Panics after a power cut.

@@ -3,6 +3,7 @@
 use super::shape::{PLAIN, Shape};
 use flashweir_core::Duration;
 use flashweir_device::config::Cell;
+use flashweir_ftl::epochs::EPOCHS_MAX;
 use flashweir_host::{Costs, HostFtlConfig, Limits, Lines, WhenFull};
 
 const SMALL: Shape = Shape { blocks_per_plane: 12, ..PLAIN };
@@ -10,9 +11,9 @@ const FAILING: Shape = Shape { program_fail: 0.004, erase_fail: 0.004, blocks_pe
 
 /// Shape of the device, number of rings, lines, limiter. They differ in what matters at a power loss: rings, groups, planes that
 /// program together, units of a page, operations that reads suspend, chunks of several planes, blocks that fail, threads whose time counts,
-/// and units that the device keeps back.
+/// units that the device keeps back, and streams.
 #[rustfmt::skip]
-const TABLE: [(&str, Shape, u16, Lines, Limits); 15] = [
+const TABLE: [(&str, Shape, u16, Lines, Limits); 20] = [
     ("tiny-pblk", SMALL, 1, Lines::Device, Limits::Windows),
     ("tiny-qblke", SMALL, 2, Lines::Channel, Limits::Scores),
     ("tiny-pblk-planes", Shape { parallel: [1, 2, 2], cell: Cell::Mlc, units_per_page: 1, ..SMALL }, 1, Lines::Device, Limits::Windows),
@@ -28,6 +29,11 @@ const TABLE: [(&str, Shape, u16, Lines, Limits); 15] = [
     ("tiny-qblke-failing-2.0", Shape { parallel: [2, 2, 1], ..FAILING }, 2, Lines::Channel, Limits::Scores),
     ("tiny-pblk-threads", SMALL, 1, Lines::Device, Limits::Windows),
     ("tiny-qblke-threads", SMALL, 2, Lines::Channel, Limits::Scores),
+    ("tiny-pblk-streams", SMALL, 1, Lines::Device, Limits::Windows),
+    ("tiny-qblke-streams", SMALL, 2, Lines::Channel, Limits::Scores),
+    ("tiny-qblke-planes-streams", Shape { parallel: [2, 1, 2], cell: Cell::Mlc, ..SMALL }, 3, Lines::Channel, Limits::Scores),
+    ("tiny-qblke-failing-streams", Shape { parallel: [2, 2, 1], ..FAILING }, 2, Lines::Channel, Limits::Scores),
+    ("tiny-pblk-2.0-streams", Shape { parallel: [2, 1, 1], ..SMALL }, 2, Lines::Device, Limits::Windows),
 ];
 
 /// Names of tiny devices below a host FTL.
@@ -38,6 +44,11 @@ pub(crate) fn host_ftl_names() -> impl Iterator<Item = &'static str> {
 /// Whether a chunk of the device called `name` spans the planes of a die, so that the smallest write has a page of each.
 pub(super) fn has_wide_chunks(name: &str) -> bool {
     name.ends_with("-chunks") || name.ends_with("-2.0-wide")
+}
+
+/// Whether hosts use streams and barriers on the device called `name`.
+pub(crate) fn has_streams(name: &str) -> bool {
+    name.ends_with("-streams")
 }
 
 /// Name and shape of each tiny device below a host FTL.
@@ -62,6 +73,8 @@ pub(crate) fn host_ftl(name: &str) -> Option<HostFtlConfig> {
         queues: 3,
         pad_after: Duration::from_millis(3),
         user_active_for: Duration::from_millis(5),
+        // So few that their numbers begin anew within a boot.
+        epochs_max: if name == "tiny-qblke-planes-streams" { 6 } else { EPOCHS_MAX },
         ..HostFtlConfig::qblke(*rings)
     })
 }

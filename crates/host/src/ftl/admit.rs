@@ -11,12 +11,14 @@
 use super::config::{Invalidation, Sequence, Trims};
 use super::costs::WhenFull;
 use super::map::{Slot, Word};
+use super::order::Place;
 use super::planted::PlantedHostBug;
 use super::ring::{Before, Change, Entry, Ring, State};
 use super::state::{Collecting, HostFtl, Limiter, Queued};
 use crate::layer::Effect;
 use flashweir_core::command::Tag;
 use flashweir_core::{DeviceError, Done, Lpn, Payload};
+use std::collections::VecDeque;
 
 /// Units of one record of a TRIM at most, which bounds the memory that it holds until it is durable.
 const TRIM_UNITS_MAX: u64 = 1 << 16;
@@ -48,13 +50,13 @@ impl HostFtl {
                 continue;
             }
             // Between two tries GC and writers had their turn; what they leave unchanged stays so.
-            let is_busy = self.is_busy();
+            let may_enter = self.orders.may_enter(self.queued[own][at].order);
+            let is_busy = self.is_busy() || may_enter == Ok(false);
             let queued = &mut self.queued[own][at];
             queued.vain_tries = if is_busy { 0 } else { queued.vain_tries + 1 };
             self.user_is_stuck |= !is_busy;
             if queued.vain_tries > 2 {
-                self.queued[own].remove(at);
-                return self.complete(token, Err(DeviceError::ReadOnly), 0, effects);
+                return self.refuse(own, at, DeviceError::ReadOnly, effects);
             }
             let Some(threads) = &mut self.threads else { return };
             return threads.retry(self.now, token, own);
@@ -69,17 +71,33 @@ impl HostFtl {
     /// Brings some units of a ring's queued request into a ring, or answers it; returns whether anything changed.
     fn admit(&mut self, own: usize, at: usize, effects: &mut Vec<Effect>) -> bool {
         let Some(head) = self.queued[own].get(at) else { return false };
-        let left = head.units - head.done;
+        match self.orders.may_enter(head.order) {
+            Ok(true) => {}
+            Ok(false) => return false,
+            Err(error) => {
+                self.refuse(own, at, error, effects);
+                return true;
+            }
+        }
+        let (left, is_trim) = (head.units - head.done, head.data.is_none());
         if left == 0 {
-            let Queued { token, fua, targets, .. } = self.queued[own].remove(at).expect("it is queued");
+            let Queued { token, fua, order, targets, entries, .. } =
+                self.queued[own].remove(at).expect("it is queued");
+            self.orders.entered(order, false);
             match fua && !self.has_planted(PlantedHostBug::FuaAtAcceptance) {
-                true => self.wait(token, targets, effects),
+                true if is_trim => self.wait(token, targets, effects),
+                true => self.wait_for(token, entries, effects),
                 false => self.complete(token, Ok(Done::Ok), 0, effects),
             }
             return true;
         }
-        let is_trim = head.data.is_none();
-        let Some(ring) = self.ring_with_room(own) else { return false };
+        let Some(ring) = self.ring_with_room(own) else {
+            // A full ring may wait for members of earlier epochs in another one, which may not fill a page.
+            if self.orders.is_under_way() {
+                (0..self.rings.len()).for_each(|ring| self.kick(ring));
+            }
+            return false;
+        };
         let room = self.rings[ring].room() + self.rings[ring].sync - self.rings[ring].published;
         let units = if is_trim { left.min(TRIM_UNITS_MAX) } else { left.min(room) };
         let entries = if is_trim { 1 } else { units as u32 };
@@ -97,24 +115,23 @@ impl HostFtl {
             Some(data) => {
                 for unit in first..first + units {
                     let payload = std::mem::take(&mut data[(unit - queued.first.0) as usize]);
-                    self.accept_write(ring, Lpn(unit), payload, queued.tags);
+                    self.accept_write(ring, Lpn(unit), payload, queued.tags, queued.order);
                 }
             }
-            None => self.accept_trim(ring, first, units),
+            None => self.accept_trim(ring, first, units, queued.order),
         }
         queued.done += units;
         if queued.fua && queued.done < queued.units && self.has_planted(PlantedHostBug::FuaEndsTwice) {
             self.wait(queued.token, vec![(ring, self.rings[ring].mem)], effects);
         }
-        // What is deallocated already may be so by a record in any ring.
-        let all = 0..self.rings.len();
-        let rings = if is_trim { all } else { ring..ring + 1 };
-        for ring in rings {
-            let position = self.rings[ring].mem;
-            match queued.targets.iter_mut().find(|(other, _)| *other == ring) {
-                Some((_, last)) => *last = position,
-                None => queued.targets.push((ring, position)),
+        match is_trim {
+            // What is deallocated already may be so by a record in any ring.
+            true => queued.targets = self.rings.iter().map(|ring| ring.mem).enumerate().collect(),
+            false if queued.fua => {
+                let end = self.rings[ring].mem;
+                queued.entries.extend((end - units..end).map(|position| (ring, position)));
             }
+            false => {}
         }
         self.queued[own].insert(at, queued);
         true
@@ -153,16 +170,16 @@ impl HostFtl {
             && self.user_was_active.is_some_and(|at| self.now.since(at) < self.config.user_active_for)
     }
 
-    fn accept_write(&mut self, ring: usize, lpn: Lpn, payload: Payload, tags: [Tag; 2]) {
-        let seq = self.next_seq();
+    fn accept_write(&mut self, ring: usize, lpn: Lpn, payload: Payload, tags: [Tag; 2], order: Place) {
+        let (seq, member) = (self.next_seq(), self.orders.join(order));
         let slot = self.rings[ring].slot(self.rings[ring].mem);
         let before = self.install(lpn, slot, seq);
         let (change, is_gc, state) = (Change::Write(payload), false, State::Filled);
-        self.rings[ring].push(Entry { change, seq, tags, is_gc, state, before: vec![before] });
+        self.rings[ring].push(Entry { change, seq, tags, is_gc, member, state, before: vec![before] });
         self.metrics.user_units += 1;
     }
 
-    fn accept_trim(&mut self, ring: usize, first: u64, units: u64) {
+    fn accept_trim(&mut self, ring: usize, first: u64, units: u64, order: Place) {
         let seq = self.next_seq();
         let slot = self.rings[ring].slot(self.rings[ring].mem);
         let mut before = Vec::new();
@@ -172,7 +189,9 @@ impl HostFtl {
                 Word::Place(_) => true,
                 Word::Cached(slot) => {
                     let entry = self.rings[usize::from(slot.ring)].look(slot);
-                    entry.is_some_and(|entry| matches!(entry.change, Change::Write(_)))
+                    // Later epochs rely on this deallocation, and not on one that may be lost.
+                    let is_lost = |entry: &Entry| order.is_some() && entry.state != State::Persistent;
+                    entry.is_some_and(|entry| matches!(entry.change, Change::Write(_)) || is_lost(entry))
                 }
             };
             if has_content {
@@ -190,7 +209,8 @@ impl HostFtl {
             return self.forget_admission();
         }
         let (change, is_gc, state) = (Change::Trim(vec![(first, units)]), false, State::Filled);
-        self.rings[ring].push(Entry { change, seq, tags: [Tag(0); 2], is_gc, state, before });
+        let (tags, member) = ([Tag(0); 2], self.orders.join(order));
+        self.rings[ring].push(Entry { change, seq, tags, is_gc, member, state, before });
     }
 
     /// An admitted entry did not enter its ring.
@@ -278,12 +298,22 @@ impl HostFtl {
         if self.is_busy() || self.retries() {
             return false;
         }
-        let Some(own) = self.queued.iter().position(|queue| !queue.is_empty()) else { return false };
+        // What waits for earlier epochs waits for another request here.
+        let is_first = |queue: &VecDeque<Queued>| {
+            queue.front().is_some_and(|head| self.orders.may_enter(head.order) != Ok(false))
+        };
+        let Some(own) = self.queued.iter().position(is_first) else { return false };
         if !std::mem::replace(&mut self.user_is_stuck, true) {
             return true;
         }
-        let Queued { token, .. } = self.queued[own].pop_front().expect("the queue is not empty");
-        self.complete(token, Err(DeviceError::ReadOnly), 0, effects);
+        self.refuse(own, 0, DeviceError::ReadOnly, effects);
         true
+    }
+
+    /// Refuses a queued request, with whatever follows it in its stream.
+    fn refuse(&mut self, own: usize, at: usize, error: DeviceError, effects: &mut Vec<Effect>) {
+        let Queued { token, order, .. } = self.queued[own].remove(at).expect("it is queued");
+        self.orders.entered(order, true);
+        self.complete(token, Err(error), 0, effects);
     }
 }

@@ -83,11 +83,12 @@ impl HostFtl {
             let line = self.lines.get(now.line);
             let is_early = self.has_planted(PlantedHostBug::LineFreedTooEarly);
             let has_readers = line.readers > 0 && !self.has_planted(PlantedHostBug::LineFreedUnderReader);
-            if (line.valid == 0 || is_early) && !has_readers {
+            if (line.valid == 0 || is_early) && !has_readers && self.is_counted_out(now.line) {
                 self.lines.get_mut(now.line).readers = 0;
                 self.begin_erase(now.line);
                 return true;
             }
+            let line = self.lines.get(now.line);
             if line.valid > 0 && !std::mem::replace(&mut now.is_kicked, true) {
                 (0..self.rings.len()).for_each(|ring| self.kick(ring));
                 has_moved = true;
@@ -141,10 +142,14 @@ impl HostFtl {
 
     /// Brings what still counts of a record of deallocated units into a ring.
     fn bring_trim(&mut self, ring: usize, ppa: Ppa) -> bool {
+        if self.order_places().any(|place| place == ppa) {
+            self.renew_order_record();
+            return true;
+        }
         let record = self.trims.get(&ppa).expect("a valid unit of metadata is such a record").clone();
         let units = record.ranges.iter().flat_map(|&(first, count)| (first..first + count).map(Lpn));
         let live: Vec<Lpn> = units.filter(|&lpn| self.is_named(lpn, Word::Trimmed(ppa))).collect();
-        let ranges = ranges_of(&live);
+        let ranges = ranges_of(live.iter().map(|lpn| lpn.0));
         let parts: Vec<&[(u64, u64)]> = ranges.chunks(TrimPage::ranges_max(self.layout.unit_bytes)).collect();
         if parts.is_empty() {
             return true;
@@ -202,18 +207,18 @@ impl HostFtl {
         });
         let before = before.collect();
         let (tags, is_gc, state) = ([Tag(0); 2], true, State::Filled);
-        self.rings[ring].push(Entry { change, seq, tags, is_gc, state, before });
+        self.rings[ring].push(Entry { change, seq, tags, is_gc, member: None, state, before });
         self.metrics_mut().gc_units += 1;
     }
 }
 
-/// Joins units, which are in order, to ranges.
-fn ranges_of(units: &[Lpn]) -> Vec<(u64, u64)> {
+/// Joins numbers, which are in order, to ranges: the first one and their number.
+pub(super) fn ranges_of(numbers: impl IntoIterator<Item = u64>) -> Vec<(u64, u64)> {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
-    for lpn in units {
+    for number in numbers {
         match ranges.last_mut() {
-            Some((first, count)) if *first + *count == lpn.0 => *count += 1,
-            _ => ranges.push((lpn.0, 1)),
+            Some((first, count)) if *first + *count == number => *count += 1,
+            _ => ranges.push((number, 1)),
         }
     }
     ranges

@@ -5,6 +5,7 @@ use super::planted::PlantedHostBug;
 use flashweir_core::Duration;
 use flashweir_core::command::PLACES_MAX;
 use flashweir_ftl::BlockId;
+use flashweir_ftl::epochs::EPOCHS_MAX;
 use flashweir_ftl::geometry::FlashGeometry;
 use flashweir_ftl::limiter::Marks;
 use flashweir_ftl::line_pages::{LineEnd, LineStart};
@@ -89,6 +90,9 @@ pub struct HostFtlConfig {
     pub gc_waits: bool,
     /// Whether a group from which reads are served has one program in flight on each die (open-channel §7.7). QBLKe has this.
     pub reads_first: bool,
+    /// Whether a ring writes what a range flush or FUA waits for before what nobody waits for (contract §9.7). The released code writes in
+    /// the order of the ring.
+    pub urgent: bool,
     /// Time after which entries that do not fill a page are padded (open-channel §4.3).
     pub pad_after: Duration,
     /// Without a write for so long, GC is not limited.
@@ -110,9 +114,16 @@ pub struct HostFtlConfig {
     /// Units of an open chunk that the device keeps back (open-channel §6.4); whoever knows the device sets it.
     #[serde(skip)]
     pub cached_units: u32,
+    /// Epochs of a stream after which their numbers begin anew (contract §8.14).
+    #[serde(skip, default = "epochs_max")]
+    pub epochs_max: u32,
     /// A planted bug, which the crash laboratory has to find.
     #[serde(skip)]
     pub planted: Option<PlantedHostBug>,
+}
+
+fn epochs_max() -> u32 {
+    EPOCHS_MAX
 }
 
 impl Default for HostFtlConfig {
@@ -137,6 +148,7 @@ impl HostFtlConfig {
             gc_readers: 8,
             gc_waits: true,
             reads_first: false,
+            urgent: true,
             pad_after: Duration::from_secs(2),
             user_active_for: Duration::from_secs(5),
             retry_after: Duration::from_micros(100),
@@ -147,6 +159,7 @@ impl HostFtlConfig {
             pool: Shared::Lock,
             full: WhenFull::Retry,
             cached_units: 0,
+            epochs_max: EPOCHS_MAX,
             planted: None,
         }
     }
@@ -167,12 +180,17 @@ impl HostFtlConfig {
         }
     }
 
+    /// Whether streams and barriers work: recovery has one order for all versions.
+    pub fn keeps_order(&self) -> bool {
+        self.sequence == Sequence::Device
+    }
+
     /// The same assembly as it was released. A power loss may cost it a unit that was written again, a TRIM, and the order of what went
     /// through several rings (open-channel §8.13).
     #[must_use]
     pub fn as_released(self) -> Self {
         let (invalidation, trims) = (Invalidation::AtAcceptance, Trims::Forgotten);
-        Self { invalidation, trims, sequence: Sequence::Ring, gc_waits: false, ..self }
+        Self { invalidation, trims, sequence: Sequence::Ring, gc_waits: false, urgent: false, ..self }
     }
 }
 

@@ -16,12 +16,13 @@
 
 use super::config::Layout;
 use flashweir_core::Ppa;
+use flashweir_core::command::StreamId;
 use flashweir_core::index::Idx;
 use flashweir_core::oob::Owner;
 use flashweir_ftl::BlockId;
 use flashweir_ftl::geometry::PageAddr;
 use flashweir_ftl::line_pages::{LineEnd, LineStart};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Number of a line, group by group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,6 +60,10 @@ pub(super) struct Line {
     pub(super) programs: u32,
     pub(super) readers: u32,
     pub(super) valid: u32,
+    /// Last epoch of each stream of which it has members, since the numbers of epochs began.
+    pub(super) members: BTreeMap<StreamId, u32>,
+    /// Members on the medium that are not stable; while there are any it is neither collected nor erased.
+    pub(super) unstable: u32,
     /// A program of it failed: it takes no more data, and GC empties it first.
     pub(super) has_failed: bool,
 }
@@ -109,6 +114,8 @@ impl Lines {
             programs: 0,
             readers: 0,
             valid: 0,
+            members: BTreeMap::new(),
+            unstable: 0,
             has_failed: false,
         };
         let mut lines = Self {
@@ -355,7 +362,8 @@ impl Lines {
     /// The closed line of a group with the fewest valid units; one with a failed program comes first. None if nothing would be gained
     /// (open-channel §8.7).
     pub(super) fn victim(&self, group: usize) -> Option<LineId> {
-        let closed = self.of_group(group).filter(|&line| self.get(line).state == LineState::Closed);
+        let is_free = |line: &Line| line.state == LineState::Closed && line.unstable == 0;
+        let closed = self.of_group(group).filter(|&line| is_free(self.get(line)));
         let best = closed.min_by_key(|&line| (!self.get(line).has_failed, self.get(line).valid, line))?;
         let line = self.get(best);
         let gains = line.valid + self.layout.program_units() <= self.layout.data_units();
@@ -365,7 +373,7 @@ impl Lines {
     /// Begins to erase a line; returns its blocks in the order in which they have to be erased: the first one alone.
     pub(super) fn begin_erase(&mut self, id: LineId) -> Vec<BlockId> {
         let line = self.get(id);
-        assert!(line.readers == 0 && line.programs == 0, "a line in use is erased");
+        assert!(line.readers == 0 && line.programs == 0 && line.unstable == 0, "a line in use is erased");
         let first = line.columns[0];
         let others = (0..self.layout.columns).filter(|&column| column != first);
         let blocks = std::iter::once(first).chain(others).map(|column| self.block(id, column));
@@ -394,6 +402,7 @@ impl Lines {
     pub(super) fn erased(&mut self, id: LineId) {
         let line = self.get_mut(id);
         (line.state, line.is_clean, line.has_failed) = (LineState::Free, true, false);
+        line.members.clear();
         let group = self.group_of(id);
         self.free[group].push_back(id);
     }
@@ -405,7 +414,25 @@ impl Lines {
         if self.free[group].iter().any(is_clean) || self.of_group(group).any(is_erasing) {
             return None;
         }
-        self.free[group].front().copied()
+        self.free[group].iter().find(|&&line| self.get(line).unstable == 0).copied()
+    }
+
+    /// Nobody counts members that are on the medium now.
+    pub(super) fn forget_members(&mut self) {
+        self.lines.iter_mut().for_each(|line| line.members.clear());
+    }
+
+    /// Whether a line has ended and all of its programs have.
+    pub(super) fn has_ended(&self, id: LineId) -> bool {
+        let line = self.get(id);
+        line.state == LineState::Closing && line.programs == 0
+    }
+
+    /// Whether any group has or can get room for data.
+    pub(super) fn have_room(&self) -> bool {
+        let has_room = |line: &LineId| self.data_left(*line) > 0;
+        let can_be_opened = |line: &LineId| self.get(*line).is_clean || self.get(*line).unstable == 0;
+        self.open.iter().flatten().any(has_room) || self.free.iter().flatten().any(can_be_opened)
     }
 
     // ---- recovery ----

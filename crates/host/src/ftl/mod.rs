@@ -1,7 +1,7 @@
 //! Host FTLs above an open channel: pblk and QBLKe, two assemblies of the same parts (open-channel §1, and what follows there).
 //!
 //! Place in the data flow: [`target`] takes requests and sends commands, [`admit`] lets them into rings, [`state`] is what they change; [`ring`] holds what is accepted, [`map`] says where each
-//! unit is, [`lines`] gives places out and counts what is valid; [`collect`] empties lines, [`recover`] builds map and lines from
+//! unit is, [`order`] which members of streams count, [`lines`] gives places out and counts what is valid; [`collect`] empties lines, [`recover`] builds map and lines from
 //! what a power loss left.
 //!
 //! [`threads`] lets the paths of all of these take time on the host's CPUs ([`costs`]).
@@ -15,6 +15,7 @@ mod costs;
 mod lines;
 mod map;
 mod metrics;
+mod order;
 mod planted;
 mod recent;
 mod recover;

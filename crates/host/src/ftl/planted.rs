@@ -29,6 +29,16 @@ pub enum PlantedHostBug {
     StartErasedLast,
     /// A write with FUA that enters a ring in parts is answered after each of them.
     FuaEndsTwice,
+    /// A member says that the epoch before its own had no members.
+    MembersUncounted,
+    /// A member counts as soon as it is on the medium, whatever is missing before it.
+    MembersAlwaysStable,
+    /// A line is erased although nothing says that the epochs of its members are complete.
+    MembersErasedUncounted,
+    /// The next recovery does not know what this one has discarded.
+    DiscardedComeBack,
+    /// A range flush does not know the tags of entries.
+    TagsForgotten,
     /// pblk as it was released.
     PblkAsReleased,
     /// QBLKe as it was released.
@@ -37,7 +47,7 @@ pub enum PlantedHostBug {
 
 impl PlantedHostBug {
     /// All bugs with their names.
-    pub const ALL: [(Self, &'static str); 15] = [
+    pub const ALL: [(Self, &'static str); 20] = [
         (Self::EarlyInvalidation, "host-early-invalidation"),
         (Self::PublishUnconditionally, "host-publish-unconditionally"),
         (Self::GcDropsNewer, "host-gc-drops-newer"),
@@ -51,6 +61,11 @@ impl PlantedHostBug {
         (Self::LineFreedTooEarly, "host-line-freed-too-early"),
         (Self::StartErasedLast, "host-start-erased-last"),
         (Self::FuaEndsTwice, "host-fua-ends-twice"),
+        (Self::MembersUncounted, "host-members-uncounted"),
+        (Self::MembersAlwaysStable, "host-members-always-stable"),
+        (Self::MembersErasedUncounted, "host-members-erased-uncounted"),
+        (Self::DiscardedComeBack, "host-discarded-come-back"),
+        (Self::TagsForgotten, "host-tags-forgotten"),
         (Self::PblkAsReleased, "host-pblk-as-released"),
         (Self::QblkeAsReleased, "host-qblke-as-released"),
     ];

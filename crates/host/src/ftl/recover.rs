@@ -7,21 +7,27 @@
 //!
 //! Where the device keeps back the last units of open chunks, these chunks are padded first, so that all of them can be read.
 //!
-//! Invariant: a recovery writes nothing but padding, so one that is cut off is simply repeated.
+//! Of each stream the members of complete epochs count, and those of the first one that is not. What is discarded stays discarded: a
+//! record of it is durable before the FTL answers anything ([`order`](super::order)).
+//!
+//! Invariant: nothing is erased that a repeated recovery needs, so one that is cut off is simply repeated.
 
+use super::collect::ranges_of;
 use super::lines::LineId;
 use super::map::Word;
+use super::order::newest;
 use super::planted::PlantedHostBug;
-use super::state::{FoundLine, HostFtl, Recovery, TrimRecord};
+use super::state::{FoundLine, FoundUnit, HostFtl, Recovery, TrimRecord};
 use super::target::units_of;
 use super::tasks::{Ask, Task};
 use flashweir_core::command::Units;
-use flashweir_core::oob::Owner;
+use flashweir_core::oob::{OobRecord, Owner};
 use flashweir_core::open::{ChunkReport, ChunkState};
 use flashweir_core::{DeviceError, Done, Lpn, Op, Payload, Ppa};
 use flashweir_ftl::geometry::PageAddr;
-use flashweir_ftl::line_pages::{LineEnd, LineStart, TrimPage};
-use std::collections::BTreeMap;
+use flashweir_ftl::line_pages::{LineEnd, LineStart, OrderPage, TrimPage};
+use flashweir_ftl::recovery::EpochFold;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Reads under way at most.
 const READS_MAX: usize = 64;
@@ -86,7 +92,7 @@ impl Recovery {
                 Ask::Page(line, column, number) => {
                     page(PageAddr { block: ftl.lines.block(line, column), page: number })
                 }
-                Ask::Trim(ppa, _) => vec![ppa],
+                Ask::Record(ppa, _) => vec![ppa],
             };
             ftl.read(&ppas, Task::Recover(ask));
         }
@@ -145,13 +151,24 @@ impl Recovery {
                 }
             }
             Ask::Page(line, column, page) => self.page_read(ftl, line, [column, page], result),
-            Ask::Trim(ppa, seq) => {
-                let page = result.ok().and_then(|units| TrimPage::decode(bytes_of(units.data.first()?)?));
-                if let Some(page) = page {
-                    self.trims.insert(ppa, (seq, page.ranges));
+            Ask::Record(ppa, seq) => {
+                if let Some(page) = result.ok().as_ref().and_then(|units| bytes_of(units.data.first()?)) {
+                    self.take_record(ppa, seq, page);
                 }
             }
         }
+    }
+
+    /// Takes a record of deallocations or of streams; returns whether the page is one.
+    fn take_record(&mut self, ppa: Ppa, seq: u64, page: &[u8]) -> bool {
+        if let Some(trim) = TrimPage::decode(page) {
+            self.trims.insert(ppa, (seq, trim.ranges));
+        } else if let Some(order) = OrderPage::decode(page) {
+            self.orders.push((ppa, order));
+        } else {
+            return false;
+        }
+        true
     }
 
     /// A line has intact start metadata.
@@ -183,9 +200,9 @@ impl Recovery {
         }
         for (number, (owner, seq)) in units.into_iter().enumerate() {
             let ppa = ftl.lines.unit_at(line, number);
-            found.units.push((ppa, owner, seq));
+            found.units.push(FoundUnit { ppa, owner, seq, member: None });
             if owner == Owner::Meta && seq > 0 {
-                self.waiting.push_back(Ask::Trim(ppa, seq));
+                self.waiting.push_back(Ask::Record(ppa, seq));
             }
         }
     }
@@ -204,37 +221,34 @@ impl Recovery {
         [column, page]: [u32; 2],
         result: Result<Units, DeviceError>,
     ) {
-        let found = &mut self.lines[line.0 as usize];
         match result {
             Err(DeviceError::NotWritten { .. }) => return,
-            Err(_) => found.torn.push(column),
+            Err(_) => self.lines[line.0 as usize].torn.push(column),
             Ok(Units { data, records, .. }) => {
                 let at = PageAddr { block: ftl.lines.block(line, column), page };
                 for (unit, record) in (0..).zip(&records) {
                     let ppa = ftl.layout.flash.ppa(at, unit);
                     let content = data.get(unit as usize).and_then(bytes_of);
-                    if record.owner == Owner::Meta {
-                        match content.and_then(TrimPage::decode) {
-                            Some(trim) => drop(self.trims.insert(ppa, (record.seq, trim.ranges))),
-                            None if page == 0 => {
-                                // A block that could not be erased may hold an older one.
-                                let known = found.start.as_ref().map_or(0, |start| start.line);
-                                let start = content.and_then(LineStart::decode);
-                                let is_first = |start: &LineStart| {
-                                    (0..).find(|at| !start.left_out.contains(at)) == Some(column)
-                                };
-                                found.start = start
-                                    .filter(|start| start.line > known && is_first(start))
-                                    .or(found.start.take());
-                            }
-                            None => {}
-                        }
+                    let is_meta = record.owner == Owner::Meta;
+                    let is_record =
+                        is_meta && content.is_some_and(|content| self.take_record(ppa, record.seq, content));
+                    let found = &mut self.lines[line.0 as usize];
+                    if is_meta && !is_record && page == 0 {
+                        // A block that could not be erased may hold an older one.
+                        let known = found.start.as_ref().map_or(0, |start| start.line);
+                        let start = content.and_then(LineStart::decode);
+                        let is_first =
+                            |start: &LineStart| (0..).find(|at| !start.left_out.contains(at)) == Some(column);
+                        found.start = start
+                            .filter(|start| start.line > known && is_first(start))
+                            .or(found.start.take());
                     }
-                    found.units.push((ppa, record.owner, record.seq));
+                    let OobRecord { owner, seq, member } = *record;
+                    found.units.push(FoundUnit { ppa, owner, seq, member });
                 }
             }
         }
-        found.written[column as usize] = page + 1;
+        self.lines[line.0 as usize].written[column as usize] = page + 1;
         if page + 1 < ftl.layout.flash.pages_per_block {
             self.waiting.push_back(Ask::Page(line, column, page + 1));
         }
@@ -260,7 +274,8 @@ impl Recovery {
                 }
             }
         }
-        self.find_versions(ftl);
+        let discarded = self.find_order(ftl);
+        self.find_versions(ftl, &discarded);
         for &id in resumed.values() {
             let found = &self.lines[id.0 as usize];
             let columns = ftl.lines.get(id).columns.clone();
@@ -271,7 +286,7 @@ impl Recovery {
             let next: Vec<u32> = columns.iter().map(next).collect();
             let mut owners =
                 vec![(Owner::Pad, 0); columns.len() * ftl.layout.flash.units_per_block() as usize];
-            for &(ppa, owner, seq) in &found.units {
+            for &FoundUnit { ppa, owner, seq, .. } in &found.units {
                 if let Some(number) = ftl.lines.unit_number(ppa) {
                     owners[number] = (owner, seq);
                 }
@@ -285,8 +300,45 @@ impl Recovery {
         ftl.lines.free_empty();
     }
 
+    /// Finds which members of streams count; returns the numbers of versions that are dead. If members were found that anyone may count
+    /// again, a record of that is wanted.
+    fn find_order(&self, ftl: &mut HostFtl) -> BTreeSet<u64> {
+        let (known, places) = newest(&self.orders).unwrap_or_default();
+        places.iter().for_each(|&ppa| ftl.lines.set_valid(ppa));
+        ftl.orders.places = places;
+        let is_new = |unit: &&FoundUnit| unit.member.is_some() && unit.seq > known.horizon;
+        let mut fold = EpochFold::default();
+        known.complete.iter().for_each(|&(stream, epoch)| fold.complete(stream, epoch));
+        for unit in self.lines.iter().flat_map(|line| &line.units).filter(is_new) {
+            fold.found(unit.member.as_ref().expect("a member"), unit.seq, 0);
+        }
+        let limits = fold.by_count();
+        let was_discarded =
+            |seq: u64| known.discarded.iter().any(|&(first, count)| (first..first + count).contains(&seq));
+        let (mut discarded, mut seq_max, mut has_new) = (BTreeSet::new(), 0, !known.complete.is_empty());
+        for (id, line) in ftl.lines.ids().zip(&self.lines) {
+            for unit in &line.units {
+                seq_max = seq_max.max(unit.seq);
+                let is_new = is_new(&unit);
+                has_new |= is_new;
+                let counts = unit.member.is_none_or(|member| limits.admit(&member));
+                if is_new && !counts || was_discarded(unit.seq) {
+                    discarded.insert(unit.seq);
+                }
+                if is_new {
+                    // A repeated recovery counts it.
+                    ftl.lines.get_mut(id).unstable = 1;
+                }
+            }
+        }
+        ftl.orders.horizon = if has_new { seq_max } else { known.horizon };
+        ftl.orders.discarded = ranges_of(discarded.iter().copied());
+        ftl.orders.is_wanted = has_new;
+        discarded
+    }
+
     /// Finds the newest version of each unit.
-    fn find_versions(&self, ftl: &mut HostFtl) {
+    fn find_versions(&mut self, ftl: &mut HostFtl, discarded: &BTreeSet<u64>) {
         let mut best = vec![(0, 0, Word::Empty); ftl.layout.user_units as usize];
         let mut offer = |lpn: u64, seq: u64, line: u64, word: Word| {
             if let Some(best) = best.get_mut(lpn as usize)
@@ -297,14 +349,17 @@ impl Recovery {
         };
         for id in ftl.lines.ids() {
             let number = ftl.lines.get(id).age();
-            for &(ppa, owner, seq) in &self.lines[id.0 as usize].units {
+            for &FoundUnit { ppa, owner, seq, .. } in &self.lines[id.0 as usize].units {
                 ftl.seq = ftl.seq.max(seq);
-                if let Owner::Lpn(lpn) = owner {
+                if let Owner::Lpn(lpn) = owner
+                    && !discarded.contains(&seq)
+                {
                     offer(lpn.0, seq, number, Word::Place(ppa));
                 }
             }
         }
         ftl.first_seq = ftl.seq;
+        self.trims.retain(|_, (seq, _)| !discarded.contains(seq));
         for (&ppa, (seq, ranges)) in &self.trims {
             let number = ftl.lines.get(ftl.lines.line_of(ppa).0).age();
             for lpn in ranges.iter().flat_map(|&(first, count)| first..first.saturating_add(count)) {

@@ -9,7 +9,7 @@
 //! after its entry is published: the map names its place on the medium, or a newer version.
 
 use super::map::{Slot, Word};
-use flashweir_core::command::Tag;
+use flashweir_core::command::{StreamId, Tag};
 use flashweir_core::{Lpn, Payload};
 use std::collections::VecDeque;
 
@@ -29,12 +29,16 @@ pub(super) enum Change {
     Write(Payload),
     /// First unit and number of units of each deallocated range.
     Trim(Vec<(u64, u64)>),
+    /// A page of the record of streams.
+    Order(Vec<u8>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Filled,
     Submitted,
+    /// On the medium; members of earlier epochs are not.
+    Programmed,
     Persistent,
 }
 
@@ -46,6 +50,8 @@ pub(super) struct Entry {
     pub(super) seq: u64,
     pub(super) tags: [Tag; 2],
     pub(super) is_gc: bool,
+    /// Stream and epoch of a member.
+    pub(super) member: Option<(StreamId, u32)>,
     pub(super) state: State,
     /// For each unit that it changes, in the order of their numbers, the durable version; exactly one for a write.
     pub(super) before: Vec<Before>,
@@ -68,8 +74,12 @@ pub(super) struct Ring {
     pub(super) subm: u64,
     pub(super) sync: u64,
     pub(super) published: u64,
-    /// Entries of failed programs, to be written again before all others.
-    pub(super) again: VecDeque<u64>,
+    /// Entries before `subm` whose programs failed, to be written again before all others.
+    again: VecDeque<u64>,
+    /// Entries for which a request waits, to be written before those for which none does (contract §5.6).
+    urgent: VecDeque<u64>,
+    /// Entries from `subm` on that programs have taken.
+    taken: u64,
     /// Entries before this position are written even if they do not fill a page.
     pub(super) flush_point: u64,
 }
@@ -78,7 +88,8 @@ impl Ring {
     pub(super) fn new(number: u16, entries: u32) -> Self {
         let (mem, subm, sync, published) = (0, 0, 0, 0);
         let slots = vec![None; entries as usize];
-        Self { number, slots, mem, subm, sync, published, again: VecDeque::new(), flush_point: 0 }
+        let (again, urgent) = (VecDeque::new(), VecDeque::new());
+        Self { number, slots, mem, subm, sync, published, again, urgent, taken: 0, flush_point: 0 }
     }
 
     pub(super) fn slot(&self, position: u64) -> Slot {
@@ -92,14 +103,32 @@ impl Ring {
         self.slots.len() as u64 - (self.mem - self.published)
     }
 
+    /// Entries whose programs failed.
+    pub(super) fn failures(&self) -> usize {
+        self.again.len()
+    }
+
     /// Entries that no program has taken.
     pub(super) fn pending(&self) -> u64 {
-        self.mem - self.subm + self.again.len() as u64
+        self.mem - self.subm - self.taken + self.again.len() as u64
     }
 
     /// Whether entries have to be written although they may not fill a page.
     pub(super) fn is_forced(&self) -> bool {
-        !self.again.is_empty() || self.subm < self.flush_point
+        let is_waiting = |position: &u64| self.is_filled(*position);
+        !self.again.is_empty() || self.subm < self.flush_point || self.urgent.iter().any(is_waiting)
+    }
+
+    fn is_filled(&self, position: u64) -> bool {
+        let at = (position % self.slots.len() as u64) as usize;
+        position >= self.subm && self.slots[at].as_ref().is_some_and(|entry| entry.state == State::Filled)
+    }
+
+    /// Has an entry written before those for which no request waits, though they may not fill a page.
+    pub(super) fn hurry(&mut self, position: u64) {
+        if self.is_filled(position) {
+            self.urgent.push_back(position);
+        }
     }
 
     /// The position that [`Self::push`] takes next.
@@ -122,6 +151,12 @@ impl Ring {
         is_there.then(|| self.at(position))
     }
 
+    /// The entry at a position, if it is not published.
+    pub(super) fn look_at(&self, position: u64) -> Option<&Entry> {
+        let is_there = (self.published..self.mem).contains(&position);
+        self.slots[(position % self.slots.len() as u64) as usize].as_ref().filter(|_| is_there)
+    }
+
     pub(super) fn look(&self, slot: Slot) -> Option<&Entry> {
         self.slots[slot.index as usize].as_ref()
     }
@@ -136,16 +171,41 @@ impl Ring {
 
     /// Takes the next position to be written.
     pub(super) fn take_pending(&mut self) -> Option<u64> {
-        self.again.pop_front().or_else(|| {
-            let position = self.subm;
-            self.subm += u64::from(position < self.mem);
-            (position < self.mem).then_some(position)
-        })
+        if let Some(position) = self.again.pop_front() {
+            return Some(position);
+        }
+        while let Some(position) = self.urgent.pop_front() {
+            if self.is_filled(position) {
+                self.taken += 1;
+                return Some(position);
+            }
+        }
+        self.skip_taken();
+        let position = self.subm;
+        self.subm += u64::from(position < self.mem);
+        (position < self.mem).then_some(position)
     }
 
-    /// Moves `sync` over everything that is persistent; returns whether it moved.
-    pub(super) fn advance(&mut self) -> bool {
-        let old = self.sync;
+    /// Moves `subm` over entries that programs have taken before it was their turn.
+    fn skip_taken(&mut self) {
+        while self.subm < self.mem && !self.is_filled(self.subm) {
+            (self.subm, self.taken) = (self.subm + 1, self.taken - 1);
+        }
+    }
+
+    /// The program of an entry failed: it is written again.
+    pub(super) fn failed(&mut self, position: u64) {
+        self.at(position).state = State::Filled;
+        if position < self.subm {
+            return self.again.push_back(position);
+        }
+        self.taken -= 1;
+        self.urgent.push_front(position);
+    }
+
+    /// Moves `sync` over everything that is persistent.
+    pub(super) fn advance(&mut self) {
+        self.skip_taken();
         while self.sync < self.subm {
             let position = self.sync;
             if self.at(position).state != State::Persistent {
@@ -153,7 +213,6 @@ impl Ring {
             }
             self.sync += 1;
         }
-        self.sync > old
     }
 
     /// Entries that are not published, from the oldest on.

@@ -4,17 +4,18 @@ use super::config::{HostFtlConfig, Layout};
 use super::lines::{LineId, Lines};
 use super::map::HostMap;
 use super::metrics::HostFtlMetrics;
+use super::order::{Orders, Place};
 use super::recent::Recent;
 use super::ring::Ring;
 use super::tasks::{Ask, Task};
 use super::threads::Threads;
 use flashweir_core::command::Tag;
-use flashweir_core::oob::{OobRecord, Owner};
+use flashweir_core::oob::{Member, OobRecord, Owner};
 use flashweir_core::{Command, DeviceError, Instant, Lba, Lpn, Payload, Ppa};
 use flashweir_ftl::BlockId;
 use flashweir_ftl::limiter::{Scores, Windows};
-use flashweir_ftl::line_pages::{LineEnd, LineStart};
-use std::collections::{BTreeMap, VecDeque};
+use flashweir_ftl::line_pages::{LineEnd, LineStart, OrderPage};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A write or TRIM that is not wholly in rings.
 #[derive(Clone, Debug)]
@@ -28,17 +29,21 @@ pub(super) struct Queued {
     pub(super) data: Option<Vec<Payload>>,
     pub(super) tags: [Tag; 2],
     pub(super) fua: bool,
-    /// Positions that have to be durable before an answer with FUA.
+    pub(super) order: Place,
+    /// Positions up to which rings have to be durable before the answer to a deallocation with FUA.
     pub(super) targets: Vec<(usize, u64)>,
+    /// Entries of a write with FUA.
+    pub(super) entries: Vec<(usize, u64)>,
     /// Tries of its thread in a row during which nothing was under way that could have made room.
     pub(super) vain_tries: u32,
 }
 
-/// A request that waits until each of these rings is durable up to its position.
+/// A request that waits until each of these rings is durable up to its position, and these entries are.
 #[derive(Clone, Debug)]
 pub(super) struct Waiter {
     pub(super) token: u64,
     pub(super) targets: Vec<(usize, u64)>,
+    pub(super) entries: BTreeSet<(usize, u64)>,
 }
 
 #[derive(Clone, Debug)]
@@ -86,6 +91,9 @@ pub struct HostFtl {
     pub(super) lines: Lines,
     pub(super) limiter: Limiter,
     pub(super) trims: BTreeMap<Ppa, TrimRecord>,
+    pub(super) orders: Orders,
+    /// Lines without end metadata whose programs have ended.
+    pub(super) unfinished: BTreeSet<LineId>,
     pub(super) recent: Recent,
     pub(super) seq: u64,
     /// Number of the newest version that a recovery found.
@@ -124,6 +132,10 @@ pub struct HostFtl {
     /// Time of a wake-up that was asked for since GC waits for the user's inactivity.
     pub(super) inactive_at: Option<Instant>,
     pub(super) recovery: Option<Box<Recovery>>,
+    /// The recovery has discarded versions, and nothing may happen before that is on the medium.
+    pub(super) is_opening: bool,
+    /// Nowhere to write what the recovery has discarded: nothing is written in this boot.
+    pub(super) is_read_only: bool,
     /// Requests that came before the end of the recovery.
     pub(super) early: VecDeque<(Command, u16)>,
     /// The threads on the host's CPUs, if their time counts.
@@ -166,7 +178,17 @@ pub(super) struct FoundLine {
     pub(super) written: Vec<u32>,
     /// Columns with a torn page: the device takes no more programs there (open-channel §6.9).
     pub(super) torn: Vec<u32>,
-    pub(super) units: Vec<(Ppa, Owner, u64)>,
+    pub(super) units: Vec<FoundUnit>,
+}
+
+/// A unit that a recovery found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FoundUnit {
+    pub(super) ppa: Ppa,
+    pub(super) owner: Owner,
+    pub(super) seq: u64,
+    /// Unknown where end metadata describes the unit: it counts then, and is counted by nobody.
+    pub(super) member: Option<Member>,
 }
 
 /// A recovery under way.
@@ -176,6 +198,7 @@ pub(super) struct Recovery {
     pub(super) are_lines_read: bool,
     pub(super) lines: Vec<FoundLine>,
     pub(super) trims: BTreeMap<Ppa, (u64, Vec<(u64, u64)>)>,
+    pub(super) orders: Vec<(Ppa, OrderPage)>,
     pub(super) waiting: VecDeque<Ask>,
     pub(super) reading: usize,
 }

@@ -12,12 +12,13 @@
 //! 2. At any moment the medium holds, for each unit ever written, its newest durable version, or the record of the TRIM after it.
 //! 3. A program never waits for a read or another program; GC never waits for the user. So everything accepted becomes durable.
 //!
-//! Deliberately absent: streams and barriers, SHARE, requests of parts of a mapping unit.
+//! Deliberately absent: SHARE, requests of parts of a mapping unit.
 
 use super::config::{HostFtlConfig, Layout, Limits};
 use super::lines::{Line, LineId, LineState, Lines, MetaPage};
 use super::map::{HostMap, Word};
 use super::metrics::HostFtlMetrics;
+use super::order::Orders;
 use super::planted::PlantedHostBug;
 use super::recent::Recent;
 use super::ring::{Change, Entry, Ring, State};
@@ -26,7 +27,7 @@ use super::tasks::Task;
 use super::threads::{Then, Threads};
 use crate::layer::{Effect, Input, Layer, Offer};
 use crate::task::TaskAttribute;
-use flashweir_core::command::{OPEN_NAMESPACE, PLACES_MAX, PpaWrite, Units, check_range};
+use flashweir_core::command::{OPEN_NAMESPACE, PLACES_MAX, PpaWrite, StreamId, Units, check_range};
 use flashweir_core::oob::{OobRecord, Owner};
 use flashweir_core::open::OpenError;
 use flashweir_core::{Address, Command, Data, DeviceError, Done, Instant, Lba, Lpn, Op, Payload, Ppa};
@@ -34,7 +35,7 @@ use flashweir_ftl::BlockId;
 use flashweir_ftl::geometry::{FlashGeometry, PageAddr};
 use flashweir_ftl::limiter::{Scores, Windows};
 use flashweir_ftl::line_pages::{META_RECORD, PAD_RECORD, TrimPage};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 impl Layer for HostFtl {
@@ -69,6 +70,8 @@ impl HostFtl {
             lines,
             limiter,
             trims: BTreeMap::new(),
+            orders: Orders::new(config.epochs_max),
+            unfinished: BTreeSet::new(),
             recent: Recent::new(config.cached_units),
             seq: 0,
             first_seq: 0,
@@ -95,6 +98,8 @@ impl HostFtl {
             pad_at: vec![None; rings],
             inactive_at: None,
             recovery: None,
+            is_opening: false,
+            is_read_only: false,
             early: VecDeque::new(),
             threads: Threads::new(&config, layout.unit_sectors),
             armed: None,
@@ -136,7 +141,7 @@ impl HostFtl {
 
     /// Whether the recovery has ended.
     pub fn is_ready(&self) -> bool {
-        self.recovery.is_none()
+        self.recovery.is_none() && !self.is_opening
     }
 
     /// Where a unit is: its content in a ring, or its place on the medium; `None` if it reads as zeros.
@@ -146,7 +151,7 @@ impl HostFtl {
             Word::Place(ppa) => Some(Err(ppa)),
             Word::Cached(slot) => match &self.rings[usize::from(slot.ring)].look(slot)?.change {
                 Change::Write(payload) => Some(Ok(payload.clone())),
-                Change::Trim(_) => None,
+                Change::Trim(_) | Change::Order(_) => None,
             },
         }
     }
@@ -155,16 +160,17 @@ impl HostFtl {
     pub fn describe(&self) -> String {
         let rings = self.rings.iter().map(|ring| {
             let [published, sync, subm, mem] = [ring.published, ring.sync, ring.subm, ring.mem];
-            format!("{published}/{sync}/{subm}/{mem}+{}", ring.again.len())
+            format!("{published}/{sync}/{subm}/{mem}+{}", ring.failures())
         });
         let lines = self.lines.ids().map(|id| {
             let line = self.lines.get(id);
             format!("{:?} {}{}", line.state, line.valid, if line.is_clean { " clean" } else { "" })
         });
         format!(
-            "host FTL: lines {}; rings {}; {} requests queued, {} waiting, {} reads; {} commands below, {} to be offered; {} units free; collecting {:?}",
+            "host FTL: lines {}; rings {}{}; {} requests queued, {} waiting, {} reads; {} commands below, {} to be offered; {} units free; collecting {:?}",
             lines.collect::<Vec<_>>().join(", "),
             rings.collect::<Vec<_>>().join(" "),
+            self.orders.describe(),
             self.queued.iter().map(VecDeque::len).sum::<usize>(),
             self.waiters.len(),
             self.reads.len(),
@@ -183,11 +189,11 @@ impl HostFtl {
     pub fn handle(&mut self, now: Instant, input: Input, effects: &mut Vec<Effect>) {
         self.now = now;
         // Most steps of threads change nothing else.
-        let may_be_a_step = self.threads.is_some() && self.recovery.is_none() && !self.is_stalled;
+        let may_be_a_step = self.threads.is_some() && self.is_ready() && !self.is_stalled;
         let is_step = may_be_a_step && matches!(input, Input::Wake);
         let mut has_news = self.follow_threads(effects);
         match input {
-            Input::Submit { command, submitter } if self.recovery.is_some() => {
+            Input::Submit { command, submitter } if !self.is_ready() => {
                 self.early.push_back((command, submitter));
             }
             Input::Submit { command, submitter } => self.arrive(command, submitter, effects),
@@ -241,6 +247,9 @@ impl HostFtl {
 
     /// A request begins: at once, or on the CPU of its submitter.
     fn arrive(&mut self, command: Command, submitter: u16, effects: &mut Vec<Effect>) {
+        if self.check(&command).is_ok() {
+            self.orders.arrive(&command);
+        }
         match &mut self.threads {
             None => self.submit(command, submitter, effects),
             Some(threads) => threads.submit(self.now, command, submitter),
@@ -288,10 +297,16 @@ impl HostFtl {
         if self.recovery.is_some() {
             return;
         }
+        if self.is_opening {
+            return self.open(effects);
+        }
         loop {
             let mut has_moved = self.admit_all(effects);
             has_moved |= self.collect_all();
+            has_moved |= self.restart_epochs();
+            has_moved |= self.write_order_record();
             has_moved |= self.drain();
+            self.finish_again();
             has_moved |= self.erase();
             if has_moved {
                 continue;
@@ -302,6 +317,28 @@ impl HostFtl {
         }
         self.arm_pads(effects);
         self.arm_gc(effects);
+    }
+
+    /// Goes on with the record of what the recovery has discarded; the FTL is ready when it is durable.
+    fn open(&mut self, effects: &mut Vec<Effect>) {
+        if self.is_order_recorded() {
+            self.is_opening = false;
+            self.lines.ids().for_each(|line| self.lines.get_mut(line).unstable = 0);
+            self.begin(effects);
+            return self.go_on(effects);
+        }
+        while self.write_order_record() | self.drain() | self.erase() {}
+        if self.tasks.is_empty() && self.out.iter().all(VecDeque::is_empty) && !self.lines.have_room() {
+            (self.is_opening, self.is_read_only) = (false, true);
+            self.begin(effects);
+        }
+    }
+
+    /// Takes the requests that came before the FTL was ready.
+    fn begin(&mut self, effects: &mut Vec<Effect>) {
+        for (command, submitter) in std::mem::take(&mut self.early) {
+            self.arrive(command, submitter, effects);
+        }
     }
 
     /// Asks to be called when the user counts as inactive, if GC has copies that wait for that.
@@ -360,7 +397,9 @@ impl HostFtl {
         }
         let ring = usize::from(submitter) % self.rings.len();
         let per_unit = self.layout.unit_sectors;
-        let (tags, fua, targets) = (command.tags, command.fua, Vec::new());
+        let (tags, fua, vain_tries) = (command.tags, command.fua, 0);
+        let (targets, entries) = (Vec::new(), Vec::new());
+        let order = self.orders.take_arrived(token);
         // Of what is deallocated only whole units count; writes have no others.
         let whole = |lba: Lba, blocks: u32| {
             let first = lba.0.div_ceil(per_unit);
@@ -375,31 +414,60 @@ impl HostFtl {
                     |nth: usize| data.unit(Lpn(first.0 + nth as u64), nth, nth * bytes..(nth + 1) * bytes);
                 let data = Some((0..units as usize).map(content).collect());
                 self.metrics.writes += 1;
-                self.queue(
-                    ring,
-                    Queued { token, first, units, done: 0, data, tags, fua, targets, vain_tries: 0 },
-                    effects,
-                );
+                let queued = Queued {
+                    token,
+                    first,
+                    units,
+                    done: 0,
+                    data,
+                    tags,
+                    fua,
+                    order,
+                    targets,
+                    entries,
+                    vain_tries,
+                };
+                self.queue(ring, queued, effects);
             }
             Op::WriteZeroes { lba, blocks } => {
                 let (first, units) = whole(lba, blocks);
                 let data = Some(vec![Payload::Zero; units as usize]);
                 self.metrics.writes += 1;
-                self.queue(
-                    ring,
-                    Queued { token, first, units, done: 0, data, tags, fua, targets, vain_tries: 0 },
-                    effects,
-                );
+                let queued = Queued {
+                    token,
+                    first,
+                    units,
+                    done: 0,
+                    data,
+                    tags,
+                    fua,
+                    order,
+                    targets,
+                    entries,
+                    vain_tries,
+                };
+                self.queue(ring, queued, effects);
             }
             Op::Trim { lba, blocks } => {
                 let (first, units) = whole(lba, blocks);
                 self.metrics.trims += 1;
-                self.queue(
-                    ring,
-                    Queued { token, first, units, done: 0, data: None, tags, fua, targets, vain_tries: 0 },
-                    effects,
-                );
+                let (data, done) = (None, 0);
+                let queued = Queued {
+                    token,
+                    first,
+                    units,
+                    done,
+                    data,
+                    tags,
+                    fua,
+                    order,
+                    targets,
+                    entries,
+                    vain_tries,
+                };
+                self.queue(ring, queued, effects);
             }
+            Op::Barrier => self.complete(token, Ok(Done::Ok), 0, effects),
             Op::Flush => {
                 self.metrics.flushes += 1;
                 let mut targets: Vec<(usize, u64)> =
@@ -419,28 +487,38 @@ impl HostFtl {
                         };
                         flush.ranges.iter().any(overlaps)
                     };
-                    entry.tags.iter().any(|tag| flush.tags.contains(tag))
+                    let has_tag = entry.tags.iter().any(|tag| flush.tags.contains(tag));
+                    has_tag && !self.has_planted(PlantedHostBug::TagsForgotten)
                         || entry.before.iter().any(|before| is_in(before.lpn))
                 };
-                let last = |ring: &Ring| {
-                    let selected =
-                        ring.entries().filter(|(at, entry)| *at >= ring.sync && is_selected(entry));
-                    selected.map(|(at, _)| at + 1).last().unwrap_or(0)
+                // The original of a copy is on the medium.
+                let counts =
+                    |entry: &Entry| entry.state != State::Persistent && !entry.is_gc && is_selected(entry);
+                let of_ring = |(at, ring): (usize, &Ring)| {
+                    ring.entries()
+                        .filter(|(_, entry)| counts(entry))
+                        .map(|(position, _)| (at, position))
+                        .collect()
                 };
-                let targets = self.rings.iter().map(last).enumerate().collect();
-                self.wait(token, targets, effects);
+                let selected: Vec<Vec<(usize, u64)>> = self.rings.iter().enumerate().map(of_ring).collect();
+                self.wait_for(token, selected.concat(), effects);
             }
             _ => unreachable!("checked"),
         }
     }
 
     fn check(&self, command: &Command) -> Result<(), DeviceError> {
-        if command.order.is_some() || matches!(command.op, Op::Barrier) {
-            return Err(DeviceError::NotSupported(
-                "streams and barriers: a host FTL orders nothing between flushes",
-            ));
+        self.orders.check(command, self.config.keeps_order())?;
+        let changes = matches!(command.op, Op::Write { .. } | Op::WriteZeroes { .. } | Op::Trim { .. });
+        if self.is_read_only && changes {
+            return Err(DeviceError::ReadOnly);
         }
         let capacity = self.layout.user_units * self.layout.unit_sectors;
+        if let Some(stream) = self.orders.failed()
+            && matches!(command.op, Op::Flush | Op::RFlush(_))
+        {
+            return Err(DeviceError::StreamFailed(stream));
+        }
         match &command.op {
             Op::Read { lba, blocks } | Op::Trim { lba, blocks } => check_range(*lba, *blocks, capacity),
             Op::Write { lba, blocks, .. } | Op::WriteZeroes { lba, blocks } => {
@@ -451,7 +529,7 @@ impl HostFtl {
                     false => Err(DeviceError::Misaligned { at: Address::Lba(*lba) }),
                 }
             }
-            Op::Flush => Ok(()),
+            Op::Flush | Op::Barrier => Ok(()),
             Op::RFlush(flush) => flush.check(capacity),
             Op::Share(_) => Err(DeviceError::NotSupported("SHARE")),
             _ => Err(DeviceError::NotSupported("physical addresses and segments above a host FTL")),
@@ -467,13 +545,55 @@ impl HostFtl {
         }
     }
 
+    /// Answers when these entries are durable, with what they depend on. They are urgent; or all before them in their rings are durable
+    /// first, where a ring gives nothing out of order.
+    pub(super) fn wait_for(&mut self, token: u64, entries: Vec<(usize, u64)>, effects: &mut Vec<Effect>) {
+        if !self.config.urgent {
+            let last = |ring| {
+                let of_ring = entries.iter().filter(|(other, _)| *other == ring);
+                (ring, of_ring.map(|(_, position)| position + 1).max().unwrap_or(0))
+            };
+            return self.wait(token, (0..self.rings.len()).map(last).collect(), effects);
+        }
+        for (ring, position) in self.closure(&entries) {
+            self.rings[ring].hurry(position);
+        }
+        self.waiters.push(Waiter { token, targets: Vec::new(), entries: entries.into_iter().collect() });
+        self.answer_waiters(effects);
+    }
+
+    /// These entries, and the members of earlier epochs that they depend on (contract §5).
+    fn closure(&self, entries: &[(usize, u64)]) -> Vec<(usize, u64)> {
+        let mut closure = entries.to_vec();
+        let mut last: BTreeMap<StreamId, u32> = BTreeMap::new();
+        for &(ring, position) in entries {
+            if let Some((stream, epoch)) = self.rings[ring].look_at(position).and_then(|entry| entry.member) {
+                let last = last.entry(stream).or_default();
+                *last = epoch.max(*last);
+            }
+        }
+        if !last.is_empty() {
+            for (at, ring) in self.rings.iter().enumerate() {
+                let is_earlier = |entry: &Entry| {
+                    entry
+                        .member
+                        .is_some_and(|(stream, epoch)| last.get(&stream).is_some_and(|last| epoch < *last))
+                };
+                closure.extend(
+                    ring.entries().filter(|(_, entry)| is_earlier(entry)).map(|(position, _)| (at, position)),
+                );
+            }
+        }
+        closure
+    }
+
     /// Answers when each ring is durable up to its position.
     pub(super) fn wait(&mut self, token: u64, targets: Vec<(usize, u64)>, effects: &mut Vec<Effect>) {
         for &(ring, position) in &targets {
             let ring = &mut self.rings[ring];
             ring.flush_point = ring.flush_point.max(position);
         }
-        self.waiters.push(Waiter { token, targets });
+        self.waiters.push(Waiter { token, targets, entries: BTreeSet::new() });
         self.answer_waiters(effects);
     }
 
@@ -481,10 +601,14 @@ impl HostFtl {
         let mut waiters = std::mem::take(&mut self.waiters);
         waiters.retain_mut(|waiter| {
             waiter.targets.retain(|&(ring, position)| self.rings[ring].sync < position);
-            if waiter.targets.is_empty() {
+            waiter.entries.retain(|&(ring, position)| {
+                self.rings[ring].look_at(position).is_some_and(|entry| entry.state != State::Persistent)
+            });
+            let is_done = waiter.targets.is_empty() && waiter.entries.is_empty();
+            if is_done {
                 self.complete(waiter.token, Ok(Done::Ok), 0, effects);
             }
-            !waiter.targets.is_empty()
+            !is_done
         });
         self.waiters = waiters;
     }
@@ -614,9 +738,11 @@ impl HostFtl {
         let (mut records, mut data) = (Vec::new(), Vec::new());
         for &ppa in &ppas {
             let Some(position) = self.rings[ring].take_pending() else { break };
+            let is_uncounted = self.has_planted(PlantedHostBug::MembersUncounted);
             let entry = self.rings[ring].at(position);
             entry.state = State::Submitted;
             let (mut record, payload) = entry.image(self.layout.unit_bytes);
+            record.member = self.orders.member(entry.member, is_uncounted);
             record.seq = self.recorded_seq(record.seq, position);
             entries.push((position, ppa));
             records.push(record);
@@ -644,8 +770,13 @@ impl HostFtl {
     fn note_owners(&mut self, line: LineId, ppas: &[Ppa], records: &[OobRecord]) {
         for (&ppa, record) in ppas.iter().zip(records) {
             let number = self.lines.unit_number(ppa).expect("a unit of the line");
-            if let Some(owner) = self.lines.get_mut(line).owners.get_mut(number) {
+            let line = self.lines.get_mut(line);
+            if let Some(owner) = line.owners.get_mut(number) {
                 *owner = (record.owner, record.seq);
+            }
+            if let Some(member) = record.member {
+                let last = line.members.entry(member.stream).or_default();
+                *last = member.epoch.max(*last);
             }
         }
     }
@@ -700,10 +831,24 @@ impl HostFtl {
         }
     }
 
-    /// Writes the end metadata of a line that has ended, once all of its programs have.
+    /// Writes the end metadata of a line that has ended, once all of its programs have and nobody counts members there.
     fn finish(&mut self, line: LineId) {
+        if self.lines.has_ended(line)
+            && !self.lines.get(line).has_failed
+            && (self.lines.get(line).unstable > 0 || !self.is_counted_out(line))
+        {
+            self.unfinished.insert(line);
+            return;
+        }
         for page in self.lines.finish(line) {
             self.program_meta(line, page);
+        }
+    }
+
+    /// Tries again what waited for members.
+    fn finish_again(&mut self) {
+        for line in std::mem::take(&mut self.unfinished) {
+            self.finish(line);
         }
     }
 
@@ -772,16 +917,14 @@ impl HostFtl {
                 }
                 for (position, ppa) in entries {
                     if is_done || self.has_planted(PlantedHostBug::FailedProgramForgotten) {
-                        self.persisted(ring, position, ppa);
+                        self.programmed(ring, position, ppa);
                     } else {
-                        self.rings[ring].at(position).state = State::Filled;
-                        self.rings[ring].again.push_back(position);
+                        self.rings[ring].failed(position);
                     }
                 }
                 self.program_ended(line);
-                if self.rings[ring].advance() {
-                    self.answer_waiters(effects);
-                }
+                self.rings.iter_mut().for_each(|ring| ring.advance());
+                self.answer_waiters(effects);
             }
             Task::Meta { line, block } => {
                 if result.is_err() {
@@ -799,15 +942,16 @@ impl HostFtl {
             Task::Collect { group, units } => self.collected(group, units, units_of(result)),
             Task::Recover(ask) => {
                 let mut recovery = self.recovery.take().expect("it asked");
-                if recovery.answered(self, ask, result) {
-                    for group in 0..self.collecting.len() {
-                        self.free_changed(group);
-                    }
-                    for (command, submitter) in std::mem::take(&mut self.early) {
-                        self.arrive(command, submitter, effects);
-                    }
-                } else {
+                if !recovery.answered(self, ask, result) {
                     self.recovery = Some(recovery);
+                    return;
+                }
+                for group in 0..self.collecting.len() {
+                    self.free_changed(group);
+                }
+                self.is_opening = self.orders.is_wanted;
+                if !self.is_opening {
+                    self.begin(effects);
                 }
             }
         }
@@ -845,7 +989,24 @@ impl HostFtl {
         }
     }
 
-    /// An entry is on the medium.
+    /// An entry is on the medium. A member of a stream counts when those of earlier epochs are there, too.
+    fn programmed(&mut self, ring: usize, position: u64, ppa: Ppa) {
+        let entry = self.rings[ring].at(position);
+        let Some(member) = entry.member else { return self.persisted(ring, position, ppa) };
+        entry.state = State::Programmed;
+        self.lines.get_mut(self.lines.line_of(ppa).0).unstable += 1;
+        if self.has_planted(PlantedHostBug::MembersAlwaysStable) {
+            self.persisted(ring, position, ppa);
+        }
+        for (ring, position, ppa) in self.orders.programmed(member, (ring, position, ppa)) {
+            self.lines.get_mut(self.lines.line_of(ppa).0).unstable -= 1;
+            if !self.has_planted(PlantedHostBug::MembersAlwaysStable) {
+                self.persisted(ring, position, ppa);
+            }
+        }
+    }
+
+    /// An entry is on the medium for good.
     fn persisted(&mut self, ring: usize, position: u64, ppa: Ppa) {
         let entry = self.rings[ring].at(position);
         entry.state = State::Persistent;
@@ -854,6 +1015,10 @@ impl HostFtl {
         let ranges = match &entry.change {
             Change::Write(_) => None,
             Change::Trim(ranges) => Some(ranges.clone()),
+            Change::Order(_) => {
+                self.lines.set_valid(ppa);
+                return self.order_page_persisted(ppa);
+            }
         };
         if let Limiter::Windows(windows) = &mut self.limiter {
             windows.left(is_gc);
@@ -965,6 +1130,7 @@ impl HostFtl {
             Word::Empty | Word::Cached(_) => {}
         };
         (0..self.layout.user_units).for_each(|unit| count(self.map.get(Lpn(unit))));
+        self.order_places().for_each(|ppa| count(Word::Place(ppa)));
         for ring in &self.rings {
             for (position, entry) in ring.entries() {
                 for before in &entry.before {
@@ -1011,6 +1177,7 @@ impl Entry {
             Change::Trim(ranges) => {
                 (Owner::Meta, bytes(TrimPage { ranges: ranges.clone() }.encode(), unit_bytes))
             }
+            Change::Order(page) => (Owner::Meta, bytes(page.clone(), unit_bytes)),
         };
         (OobRecord { owner, seq: self.seq, member: None }, payload)
     }

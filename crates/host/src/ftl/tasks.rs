@@ -52,6 +52,6 @@ pub(super) enum Ask {
     End(LineId, usize),
     /// A page of a line, by column.
     Page(LineId, u32, u32),
-    /// A unit that records deallocations, with its sequence number.
-    Trim(Ppa, u64),
+    /// A unit that records deallocations or streams, with its sequence number.
+    Record(Ppa, u64),
 }

@@ -14,7 +14,7 @@ use toml::{Table, Value};
 /// A host FTL with every key.
 pub(super) const SHAPE: &str = "assembly = 'pblk'\nrings = 1\nentries = 0\nlines = 'device'\nlimits = 'windows'
 invalidation = 'deferred'\nover_provisioning = 0.11\nprograms_per_die = 1\npad_after = '2s'\nuser_active_for = '5s'
-retry_after = '100us'\nqueues = 1\ntrims = 'recorded'\nsequence = 'device'\ngc_readers = 1\ngc_waits = true\nreads_first = false\ncpus = 0\nmap = 'lock'
+retry_after = '100us'\nqueues = 1\ntrims = 'recorded'\nsequence = 'device'\ngc_readers = 1\ngc_waits = true\nurgent = true\nreads_first = false\ncpus = 0\nmap = 'lock'
 pool = 'lock'\nfull = 'retry'\ncosts.application = '1ns'\ncosts.system = '1ns'
 costs.wake = '1ns'\ncosts.turn = '1ns'\ncosts.lock = '1ns'\ncosts.hand_over = '1ns'\ncosts.line = '1ns'
 costs.change = '1ns'\ncosts.lookup = '1ns'\ncosts.copy = '1ns'\ncosts.pool = '1ns'";

@@ -655,7 +655,7 @@ fn a_host_ftl_is_an_assembly_and_what_differs() {
             "host_ftl = { assembly = 'pblk', ring = 2 }",
             "s.toml: unknown key `host_ftl.ring` in device 0 (qblke); did you mean `rings`? Known keys: assembly, costs, cpus, entries, full, \
              gc_readers, gc_waits, invalidation, limits, lines, map, over_provisioning, pad_after, pool, programs_per_die, queues, reads_first, \
-             retry_after, rings, sequence, trims, user_active_for",
+             retry_after, rings, sequence, trims, urgent, user_active_for",
         ),
         (
             "host_ftl = { assembly = 'pblk', lines = 'chanel' }",

@@ -46,7 +46,9 @@ pub use medium::{Medium, Memory};
 pub use recorder::Recorder;
 pub use session::{MountError, Mounted, mount};
 
+use flashweir_device::DeviceConfig;
 use flashweir_fs::{Kind, Mode};
+use flashweir_host::HostFtlConfig;
 
-/// How a volume of a kind is mounted on a device; or why it cannot be, in words for the command line.
-pub type Choose = Box<dyn Fn(Kind, &flashweir_device::config::DeviceConfig) -> Result<Mode, String> + Send>;
+/// How a volume of a kind is mounted on a device, below a host FTL if there is one; or why it cannot be, in words for the command line.
+pub type Choose = Box<dyn Fn(Kind, &DeviceConfig, Option<&HostFtlConfig>) -> Result<Mode, String> + Send>;

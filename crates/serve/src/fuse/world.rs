@@ -149,7 +149,10 @@ pub(super) fn run(
             }
         });
         let kind = kind.unwrap_or_else(|| Err("the device does not answer".into())).map_err(named)?;
-        let mode = stack.with_device(|device| (config.choose)(kind, device.config())).map_err(named)?;
+        let mode = stack
+            .port()
+            .with_disk(|device, host_ftl| (config.choose)(kind, device, host_ftl))
+            .map_err(named)?;
         Ok((held, stack, mode))
     })();
     let (held, stack, mode) = match begun {

@@ -1,0 +1,389 @@
+//! Streams and barriers over rings: recovery in order, with no extra writes (contract §8).
+//!
+//! ```text
+//!  arrives   ─► number of the host's epoch ─► ring, epoch by epoch ─► program, whenever ─► on the medium
+//!                                                                                              │ all earlier epochs are, too
+//!                                                                                              ▼
+//!                                                                       stable: it counts, an older version stops to
+//! ```
+//!
+//! Place in the data flow: [`admit`](super::admit) asks which request may enter a ring, [`target`](super::target) what a program says of
+//! its members and which entries a program has made stable, [`recover`](super::recover) sets what it found.
+//!
+//! Invariants:
+//! 1. Members enter rings epoch by epoch, so the number of members of an epoch is known when the first one of the next enters.
+//! 2. A member on the medium is stable when every member of every earlier epoch of its stream is there. Until then its ring keeps it, its
+//!    line is neither collected nor erased, and an older version of its unit stays valid.
+//! 3. A line with members is erased, or described by end metadata, only when a durable record says that their epochs are complete: nobody
+//!    can count them afterwards.
+//!
+//! Deliberately absent: epochs with numbers of the host's ([`EpochStamp`](flashweir_core::command::EpochStamp)), which only a host without
+//! one place that all requests pass needs.
+
+use super::lines::LineId;
+use super::planted::PlantedHostBug;
+use super::ring::{Change, Entry, Ring, State};
+use super::state::HostFtl;
+use flashweir_core::command::{StreamId, Tag};
+use flashweir_core::oob::Member;
+use flashweir_core::{Command, DeviceError, Op, Order, Ppa};
+use flashweir_ftl::epochs::Stream;
+use flashweir_ftl::line_pages::{OrderPage, OrderRecord};
+use flashweir_ftl::recovery::{MEMBERS_MAX, UNKNOWN_DISTANCE};
+use std::collections::{BTreeMap, VecDeque};
+
+/// A member in a ring whose program has ended: ring, position and place.
+pub(super) type Programmed = (usize, u64, Ppa);
+
+/// A request's stream, and the number of its epoch there as the host counts.
+pub(super) type Place = Option<(StreamId, u64)>;
+
+/// A stream.
+#[derive(Clone, Debug)]
+struct Ordered {
+    /// Epochs of the FTL: those that are not complete, and the open one.
+    epochs: Stream,
+    /// Number of the host's epoch that new requests join.
+    arriving: u64,
+    /// Number of the host's epoch whose requests may enter rings.
+    entering: u64,
+    /// Requests that are not wholly in rings, of each of the host's epochs from that one on.
+    outside: VecDeque<u64>,
+    /// Members on the medium that are not stable, by epoch.
+    programmed: BTreeMap<u32, Vec<Programmed>>,
+}
+
+impl Default for Ordered {
+    fn default() -> Self {
+        let (epochs, programmed) = (Stream::default(), BTreeMap::new());
+        Self { epochs, arriving: 0, entering: 0, outside: VecDeque::from([0]), programmed }
+    }
+}
+
+impl Ordered {
+    /// Leaves epochs behind that are complete; returns the members that are stable now.
+    fn settle(&mut self) -> Vec<Programmed> {
+        let mut stable = Vec::new();
+        loop {
+            stable.extend(self.programmed.remove(&self.epochs.base()).unwrap_or_default());
+            let is_complete = self.epochs.epochs.len() > 1 && self.epochs.epochs[0].left == 0;
+            if !is_complete {
+                return stable;
+            }
+            self.epochs.epochs.pop_front();
+        }
+    }
+
+    /// Opens the next of the host's epochs to rings, as long as the one before is wholly in them.
+    fn go_on(&mut self) {
+        while self.outside.len() > 1 && self.outside[0] == 0 {
+            self.outside.pop_front();
+            self.entering += 1;
+            self.epochs.close();
+            let stable = self.settle();
+            debug_assert!(stable.is_empty(), "members become stable with a program");
+        }
+    }
+}
+
+/// A record on its way to the medium.
+#[derive(Clone, Debug)]
+struct Writing {
+    left: usize,
+    places: Vec<Ppa>,
+    complete: BTreeMap<StreamId, u32>,
+}
+
+/// The streams of a host FTL, and the record that its recovery reads.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Orders {
+    streams: BTreeMap<StreamId, Ordered>,
+    /// Stream and number of the epoch of each request that has arrived and was not submitted.
+    arrived: BTreeMap<u64, (StreamId, u64)>,
+    /// As in [`OrderRecord`].
+    pub(super) horizon: u64,
+    pub(super) discarded: Vec<(u64, u64)>,
+    /// What the newest durable record says.
+    recorded: BTreeMap<StreamId, u32>,
+    /// Where it is.
+    pub(super) places: Vec<Ppa>,
+    writing: Option<Writing>,
+    /// A record has to be written.
+    pub(super) is_wanted: bool,
+    /// The numbers of epochs begin anew when the next record is durable; until then no member enters a ring.
+    is_restarting: bool,
+    /// Epochs of a stream after which numbers begin anew.
+    epochs_max: u32,
+}
+
+impl Orders {
+    pub(super) fn new(epochs_max: u32) -> Self {
+        Self { epochs_max, ..Self::default() }
+    }
+
+    /// Checks what a command says about order.
+    pub(super) fn check(&self, command: &Command, is_kept: bool) -> Result<(), DeviceError> {
+        let Command { stream, order, epoch, .. } = command;
+        let is_barrier = command.op == Op::Barrier;
+        let is_ordered = stream.is_some() || order.is_some() || epoch.is_some() || is_barrier;
+        match (is_ordered, stream) {
+            (false, _) => Ok(()),
+            _ if !is_kept => Err(DeviceError::NotSupported("ordered commands where rings have no order")),
+            _ if epoch.is_some() => Err(DeviceError::NotSupported("numbers of epochs above a host FTL")),
+            (_, None) => Err(DeviceError::InvalidField("an order needs a stream")),
+            _ if is_barrier && *order == Some(Order::Within) => {
+                Err(DeviceError::InvalidField("a barrier of no length closes an epoch"))
+            }
+            (_, Some(stream)) => match self.streams.get(stream) {
+                Some(Ordered { epochs, .. }) if epochs.failed => Err(DeviceError::StreamFailed(*stream)),
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// A stream that lost a member: whoever waits for durability is told.
+    pub(super) fn failed(&self) -> Option<StreamId> {
+        let failed = self.streams.iter().find(|(_, stream)| stream.epochs.failed);
+        failed.map(|(id, _)| *id)
+    }
+
+    /// A request has arrived, and finds its place in its stream.
+    pub(super) fn arrive(&mut self, command: &Command) {
+        let is_change = matches!(command.op, Op::Write { .. } | Op::WriteZeroes { .. } | Op::Trim { .. });
+        let is_barrier = command.op == Op::Barrier;
+        let Some(id) = command.stream.filter(|_| is_change || is_barrier) else { return };
+        let stream = self.streams.entry(id).or_default();
+        if is_change {
+            self.arrived.insert(command.id.0, (id, stream.arriving));
+            *stream.outside.back_mut().expect("one epoch is open") += 1;
+        }
+        if is_barrier || command.order == Some(Order::Barrier) {
+            stream.arriving += 1;
+            stream.outside.push_back(0);
+            stream.go_on();
+        }
+    }
+
+    /// The place of a request that is submitted.
+    pub(super) fn take_arrived(&mut self, token: u64) -> Place {
+        self.arrived.remove(&token)
+    }
+
+    /// Whether a request of this epoch of the host may enter rings: all earlier ones of its stream are in them.
+    pub(super) fn may_enter(&self, place: Place) -> Result<bool, DeviceError> {
+        let Some((id, epoch)) = place else { return Ok(true) };
+        let stream = &self.streams[&id];
+        match stream.epochs.failed {
+            true => Err(DeviceError::StreamFailed(id)),
+            false => Ok(stream.entering == epoch && !self.is_restarting && !self.is_worn()),
+        }
+    }
+
+    /// A request is wholly in rings, or was `refused`, so that nothing of its stream that is later may count.
+    pub(super) fn entered(&mut self, place: Place, is_refused: bool) {
+        let Some((id, epoch)) = place else { return };
+        let stream = self.streams.get_mut(&id).expect("it has arrived");
+        stream.epochs.failed |= is_refused;
+        stream.outside[(epoch - stream.entering) as usize] -= 1;
+        stream.go_on();
+    }
+
+    /// A member enters a ring; returns its epoch.
+    pub(super) fn join(&mut self, place: Place) -> Option<(StreamId, u32)> {
+        let (id, _) = place?;
+        let epochs = &mut self.streams.get_mut(&id).expect("it has arrived").epochs;
+        if epochs.epochs.back().is_some_and(|open| open.members == MEMBERS_MAX) {
+            epochs.close();
+        }
+        let open = epochs.epochs.back_mut().expect("one epoch is open");
+        (open.members, open.left) = (open.members + 1, open.left + 1);
+        Some((id, epochs.open))
+    }
+
+    /// What the record beside a member's content says.
+    pub(super) fn member(&self, member: Option<(StreamId, u32)>, is_uncounted: bool) -> Option<Member> {
+        let (id, epoch) = member?;
+        let epochs = &self.streams[&id].epochs;
+        let (base, previous) = (epochs.base(), epochs.epochs[(epoch - epochs.base()) as usize].previous);
+        let distance = (epoch + 1 - base).min(u32::from(UNKNOWN_DISTANCE)) as u8;
+        let previous = if is_uncounted { 0 } else { previous };
+        Some(Member { stream: id, epoch, previous, distance, orderless: false })
+    }
+
+    /// A program of a member has ended; returns the members that are stable now.
+    pub(super) fn programmed(&mut self, (id, epoch): (StreamId, u32), it: Programmed) -> Vec<Programmed> {
+        let stream = self.streams.get_mut(&id).expect("it has members");
+        stream.epochs.epoch(epoch).left -= 1;
+        stream.programmed.entry(epoch).or_default().push(it);
+        stream.settle()
+    }
+
+    /// Whether any member is in a ring and not stable.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.streams.values().any(|stream| stream.epochs.epochs.iter().any(|epoch| epoch.left > 0))
+    }
+
+    /// Whether a stream has used up its numbers of epochs (contract §8.14).
+    fn is_worn(&self) -> bool {
+        self.streams.values().any(|stream| stream.epochs.open >= self.epochs_max)
+    }
+
+    /// What the newest record says, durable or not.
+    fn says(&self) -> &BTreeMap<StreamId, u32> {
+        self.writing.as_ref().map_or(&self.recorded, |writing| &writing.complete)
+    }
+
+    /// One line in words of each stream that waits.
+    pub(super) fn describe(&self) -> String {
+        let streams = self.streams.iter().filter(|(_, stream)| stream.epochs.epochs[0].members > 0);
+        let line = |(id, Ordered { epochs, entering, outside, .. }): (&StreamId, &Ordered)| {
+            let (base, left, members) = (epochs.base(), epochs.epochs[0].left, epochs.epochs[0].members);
+            format!(
+                "; stream {}: epoch {base} waits for {left} of {members} members, open {}, the host's epoch {entering} for {} requests",
+                id.0, epochs.open, outside[0]
+            )
+        };
+        streams.map(line).collect()
+    }
+}
+
+impl HostFtl {
+    /// Whether nobody has to count members on this line, now or after a power loss. If somebody has to, it sees to it that nobody will.
+    pub(super) fn is_counted_out(&mut self, line: LineId) -> bool {
+        let members = self.lines.get(line).members.clone();
+        // Numbers that begin anew say nothing about members that are on the medium.
+        let is_restarting = self.orders.is_restarting && !members.is_empty();
+        let is_behind = |says: &BTreeMap<StreamId, u32>, (id, epoch): (&StreamId, &u32)| {
+            says.get(id).is_none_or(|complete| complete < epoch)
+        };
+        if self.has_planted(PlantedHostBug::MembersErasedUncounted)
+            || !is_restarting && !members.iter().any(|member| is_behind(&self.orders.recorded, member))
+        {
+            return true;
+        }
+        if is_restarting {
+            return false;
+        }
+        let mut are_complete = true;
+        for (id, epoch) in &members {
+            let stream = self.orders.streams.get_mut(id).expect("it has members");
+            // An epoch that the host never closes would keep the line for ever (contract §8.11).
+            if stream.epochs.open == *epoch {
+                stream.epochs.close();
+                let stable = stream.settle();
+                debug_assert!(stable.is_empty(), "members become stable with a program");
+            }
+            are_complete &= stream.epochs.base() > *epoch;
+        }
+        if !are_complete {
+            (0..self.rings.len()).for_each(|ring| self.kick(ring));
+        } else if members.iter().any(|member| is_behind(self.orders.says(), member)) {
+            self.orders.is_wanted = true;
+        }
+        false
+    }
+
+    /// Begins the numbers of epochs anew, if a stream has used up its own and no member is under way; returns whether anything changed.
+    pub(super) fn restart_epochs(&mut self) -> bool {
+        if !self.orders.is_worn() || self.orders.is_restarting {
+            return false;
+        }
+        if self.orders.is_under_way() || self.orders.writing.is_some() {
+            (0..self.rings.len()).for_each(|ring| self.kick(ring));
+            return false;
+        }
+        self.orders.horizon = self.seq;
+        for stream in self.orders.streams.values_mut() {
+            stream.epochs = Stream { failed: stream.epochs.failed, ..Stream::default() };
+        }
+        (self.orders.is_wanted, self.orders.is_restarting) = (true, true);
+        true
+    }
+
+    /// Brings the pages of a record into a ring, if one is wanted; returns whether anything changed.
+    pub(super) fn write_order_record(&mut self) -> bool {
+        if !self.orders.is_wanted || self.orders.writing.is_some() {
+            return false;
+        }
+        let streams = self.orders.streams.iter();
+        let complete: BTreeMap<StreamId, u32> = streams
+            .map(|(id, stream)| (*id, stream.epochs.base() - 1))
+            .filter(|(_, epoch)| *epoch > 0)
+            .collect();
+        let record = OrderRecord {
+            horizon: self.orders.horizon,
+            complete: complete.iter().map(|(id, epoch)| (*id, *epoch)).collect(),
+            discarded: match self.has_planted(PlantedHostBug::DiscardedComeBack) {
+                true => Vec::new(),
+                false => self.orders.discarded.clone(),
+            },
+        };
+        let pages = record.pages(self.seq + 1, self.layout.unit_bytes);
+        let has_room = |ring: &Ring| ring.room() + ring.sync - ring.published >= pages.len() as u64;
+        let Some(ring) = self.rings.iter().position(has_room) else { return false };
+        self.make_room(ring, pages.len() as u64);
+        self.orders.is_wanted = false;
+        self.orders.writing = Some(Writing { left: pages.len(), places: Vec::new(), complete });
+        for page in pages {
+            let (change, seq) = (Change::Order(page.encode()), self.next_seq());
+            let (tags, before) = ([Tag(0); 2], Vec::new());
+            self.metrics_mut().meta_units += 1;
+            let (is_gc, member, state) = (false, None, State::Filled);
+            self.rings[ring].push(Entry { change, seq, tags, is_gc, member, state, before });
+        }
+        self.kick(ring);
+        true
+    }
+
+    /// A page of a record is on the medium. When all are, the record before it is stale.
+    pub(super) fn order_page_persisted(&mut self, ppa: Ppa) {
+        let writing = self.orders.writing.as_mut().expect("a record is on its way");
+        writing.places.push(ppa);
+        writing.left -= 1;
+        if writing.left == 0 {
+            let Writing { places, complete, .. } = self.orders.writing.take().expect("it was there");
+            self.orders.recorded = complete;
+            if std::mem::take(&mut self.orders.is_restarting) {
+                self.lines.forget_members();
+            }
+            for old in std::mem::replace(&mut self.orders.places, places) {
+                self.lines.set_invalid(old);
+            }
+        }
+    }
+
+    /// Pages of records that count as valid.
+    pub(super) fn order_places(&self) -> impl Iterator<Item = Ppa> {
+        let writing = self.orders.writing.iter().flat_map(|writing| writing.places.iter());
+        self.orders.places.iter().chain(writing).copied()
+    }
+
+    /// Whether the newest record is durable and no newer one is asked for.
+    pub(super) fn is_order_recorded(&self) -> bool {
+        !self.orders.is_wanted && self.orders.writing.is_none()
+    }
+
+    /// GC has met a page of the record: a new one takes its place.
+    pub(super) fn renew_order_record(&mut self) {
+        self.orders.is_wanted |= self.orders.writing.is_none();
+    }
+}
+
+/// Complete records among these pages: the newest one with its places.
+pub(super) fn newest(pages: &[(Ppa, OrderPage)]) -> Option<(OrderRecord, Vec<Ppa>)> {
+    let mut records: BTreeMap<u64, BTreeMap<u32, (Ppa, &OrderPage)>> = BTreeMap::new();
+    for (ppa, page) in pages {
+        records.entry(page.number).or_default().insert(page.part, (*ppa, page));
+    }
+    let is_whole = |parts: &&BTreeMap<u32, (Ppa, &OrderPage)>| {
+        parts.values().next().is_some_and(|(_, page)| page.parts as usize == parts.len())
+    };
+    let parts = records.values().rev().find(is_whole)?;
+    let mut all = OrderRecord::default();
+    for (_, page) in parts.values() {
+        all.horizon = page.record.horizon;
+        all.complete.extend(&page.record.complete);
+        all.discarded.extend(&page.record.discarded);
+    }
+    Some((all, parts.values().map(|(ppa, _)| *ppa).collect()))
+}
