@@ -846,6 +846,49 @@ mod tests {
         }
     }
 
+    /// Units that were programmed when a range flush of the last write was answered.
+    fn programmed_for_the_last(urgent: bool) -> u64 {
+        let config = tiny("tiny-pblk").unwrap();
+        let spec = WorldSpec { config, seed: 2, planted: None, effort: Effort::SHALLOW };
+        let mut pair = fresh(&spec);
+        let (flash, bytes) = (pair.ftl.layout().flash.clone(), pair.device.geometry().unit_bytes as usize);
+        // A ring that holds much more than the dies take at once.
+        let config = HostFtlConfig { urgent, entries: 64, ..pair.ftl.config().clone() };
+        pair.ftl = HostFtl::new(config, flash, bytes).unwrap();
+        let write = |first| Ask { first, pattern: first, ..PLAIN };
+        let mut asks: Vec<Ask> = (0..40).map(write).collect();
+        asks.push(Ask { first: 60, tag: 2, pattern: 60, ..PLAIN });
+        asks.push(Ask { what: What::RangeFlush, first: 100, tag: 2, ..PLAIN });
+        let last = asks.len() - 1;
+        let mut run = Run::new(&spec, pair, asks);
+        while run.next <= last || run.under_way.contains(&last) {
+            assert!(run.step().unwrap(), "the range flush is answered");
+        }
+        run.pair.ftl.metrics().programmed_units
+    }
+
+    /// What a range flush waits for leaves before the rest of its ring.
+    #[test]
+    fn a_range_flush_waits_for_its_own_unit_and_not_for_its_ring() {
+        let [urgent, in_order] = [true, false].map(programmed_for_the_last);
+        assert!(urgent + 16 < in_order, "{urgent} and {in_order} units were programmed before the answer");
+    }
+
+    /// Found by a cut: a range flush passed by a TRIM whose units had no content any more, and so what comes before it in its stream.
+    #[test]
+    fn regression_a_range_flush_waits_for_what_comes_before_a_trim_that_changes_nothing() {
+        let order = |order| Some((StreamId(1), order));
+        let asks = vec![
+            Ask { order: order(Order::Barrier), ..PLAIN },
+            Ask { what: What::Trim, first: 40, order: order(Order::Within), submitter: 1, ..PLAIN },
+            Ask { what: What::RangeFlush, first: 40, submitter: 1, ..PLAIN },
+        ];
+        for device in ["tiny-pblk-streams", "tiny-qblke-streams"] {
+            let (verdict, run) = after(device, asks.clone());
+            assert_eq!(verdict, Ok(()), "{}", run.pair.ftl.describe());
+        }
+    }
+
     /// Found by a cut: when the numbers of epochs began anew a line with members got its end metadata before the record of that was durable,
     /// so nobody could count them.
     #[test]

@@ -198,7 +198,8 @@ impl HostFtl {
                 before.push(self.install(lpn, slot, seq));
             }
         }
-        if before.is_empty() {
+        // A member counts even if it changes nothing: whoever waits for it waits for what comes before it.
+        if before.is_empty() && order.is_none() {
             return self.forget_admission();
         }
         if self.config.trims == Trims::Forgotten || self.has_planted(PlantedHostBug::TrimLost) {

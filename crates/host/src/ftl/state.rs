@@ -9,6 +9,7 @@ use super::recent::Recent;
 use super::ring::Ring;
 use super::tasks::{Ask, Task};
 use super::threads::Threads;
+use super::waiters::Position;
 use flashweir_core::command::Tag;
 use flashweir_core::oob::{Member, OobRecord, Owner};
 use flashweir_core::{Command, DeviceError, Instant, Lba, Lpn, Payload, Ppa};
@@ -31,9 +32,9 @@ pub(super) struct Queued {
     pub(super) fua: bool,
     pub(super) order: Place,
     /// Positions up to which rings have to be durable before the answer to a deallocation with FUA.
-    pub(super) targets: Vec<(usize, u64)>,
+    pub(super) targets: Vec<Position>,
     /// Entries of a write with FUA.
-    pub(super) entries: Vec<(usize, u64)>,
+    pub(super) entries: Vec<Position>,
     /// Tries of its thread in a row during which nothing was under way that could have made room.
     pub(super) vain_tries: u32,
 }
@@ -42,8 +43,8 @@ pub(super) struct Queued {
 #[derive(Clone, Debug)]
 pub(super) struct Waiter {
     pub(super) token: u64,
-    pub(super) targets: Vec<(usize, u64)>,
-    pub(super) entries: BTreeSet<(usize, u64)>,
+    pub(super) targets: Vec<Position>,
+    pub(super) entries: BTreeSet<Position>,
 }
 
 #[derive(Clone, Debug)]

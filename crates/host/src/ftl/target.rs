@@ -22,12 +22,12 @@ use super::order::Orders;
 use super::planted::PlantedHostBug;
 use super::recent::Recent;
 use super::ring::{Change, Entry, Ring, State};
-use super::state::{Erasing, HostFtl, Limiter, Queued, Reading, Recovery, TrimRecord, Waiter};
+use super::state::{Erasing, HostFtl, Limiter, Queued, Reading, Recovery, TrimRecord};
 use super::tasks::Task;
 use super::threads::{Then, Threads};
 use crate::layer::{Effect, Input, Layer, Offer};
 use crate::task::TaskAttribute;
-use flashweir_core::command::{OPEN_NAMESPACE, PLACES_MAX, PpaWrite, StreamId, Units, check_range};
+use flashweir_core::command::{OPEN_NAMESPACE, PLACES_MAX, PpaWrite, Units, check_range};
 use flashweir_core::oob::{OobRecord, Owner};
 use flashweir_core::open::OpenError;
 use flashweir_core::{Address, Command, Data, DeviceError, Done, Instant, Lba, Lpn, Op, Payload, Ppa};
@@ -479,29 +479,7 @@ impl HostFtl {
             }
             Op::RFlush(flush) => {
                 self.metrics.range_flushes += 1;
-                let is_selected = |entry: &Entry| {
-                    let is_in = |lpn: Lpn| {
-                        let from = lpn.0 * per_unit;
-                        let overlaps = |&(lba, blocks): &(Lba, u32)| {
-                            lba.0 < from + per_unit && from < lba.0 + u64::from(blocks)
-                        };
-                        flush.ranges.iter().any(overlaps)
-                    };
-                    let has_tag = entry.tags.iter().any(|tag| flush.tags.contains(tag));
-                    has_tag && !self.has_planted(PlantedHostBug::TagsForgotten)
-                        || entry.before.iter().any(|before| is_in(before.lpn))
-                };
-                // The original of a copy is on the medium.
-                let counts =
-                    |entry: &Entry| entry.state != State::Persistent && !entry.is_gc && is_selected(entry);
-                let of_ring = |(at, ring): (usize, &Ring)| {
-                    ring.entries()
-                        .filter(|(_, entry)| counts(entry))
-                        .map(|(position, _)| (at, position))
-                        .collect()
-                };
-                let selected: Vec<Vec<(usize, u64)>> = self.rings.iter().enumerate().map(of_ring).collect();
-                self.wait_for(token, selected.concat(), effects);
+                self.wait_for(token, self.selected_by(&flush), effects);
             }
             _ => unreachable!("checked"),
         }
@@ -543,74 +521,6 @@ impl HostFtl {
         if self.retries() {
             self.try_again(token, ring, effects);
         }
-    }
-
-    /// Answers when these entries are durable, with what they depend on. They are urgent; or all before them in their rings are durable
-    /// first, where a ring gives nothing out of order.
-    pub(super) fn wait_for(&mut self, token: u64, entries: Vec<(usize, u64)>, effects: &mut Vec<Effect>) {
-        if !self.config.urgent {
-            let last = |ring| {
-                let of_ring = entries.iter().filter(|(other, _)| *other == ring);
-                (ring, of_ring.map(|(_, position)| position + 1).max().unwrap_or(0))
-            };
-            return self.wait(token, (0..self.rings.len()).map(last).collect(), effects);
-        }
-        for (ring, position) in self.closure(&entries) {
-            self.rings[ring].hurry(position);
-        }
-        self.waiters.push(Waiter { token, targets: Vec::new(), entries: entries.into_iter().collect() });
-        self.answer_waiters(effects);
-    }
-
-    /// These entries, and the members of earlier epochs that they depend on (contract §5).
-    fn closure(&self, entries: &[(usize, u64)]) -> Vec<(usize, u64)> {
-        let mut closure = entries.to_vec();
-        let mut last: BTreeMap<StreamId, u32> = BTreeMap::new();
-        for &(ring, position) in entries {
-            if let Some((stream, epoch)) = self.rings[ring].look_at(position).and_then(|entry| entry.member) {
-                let last = last.entry(stream).or_default();
-                *last = epoch.max(*last);
-            }
-        }
-        if !last.is_empty() {
-            for (at, ring) in self.rings.iter().enumerate() {
-                let is_earlier = |entry: &Entry| {
-                    entry
-                        .member
-                        .is_some_and(|(stream, epoch)| last.get(&stream).is_some_and(|last| epoch < *last))
-                };
-                closure.extend(
-                    ring.entries().filter(|(_, entry)| is_earlier(entry)).map(|(position, _)| (at, position)),
-                );
-            }
-        }
-        closure
-    }
-
-    /// Answers when each ring is durable up to its position.
-    pub(super) fn wait(&mut self, token: u64, targets: Vec<(usize, u64)>, effects: &mut Vec<Effect>) {
-        for &(ring, position) in &targets {
-            let ring = &mut self.rings[ring];
-            ring.flush_point = ring.flush_point.max(position);
-        }
-        self.waiters.push(Waiter { token, targets, entries: BTreeSet::new() });
-        self.answer_waiters(effects);
-    }
-
-    fn answer_waiters(&mut self, effects: &mut Vec<Effect>) {
-        let mut waiters = std::mem::take(&mut self.waiters);
-        waiters.retain_mut(|waiter| {
-            waiter.targets.retain(|&(ring, position)| self.rings[ring].sync < position);
-            waiter.entries.retain(|&(ring, position)| {
-                self.rings[ring].look_at(position).is_some_and(|entry| entry.state != State::Persistent)
-            });
-            let is_done = waiter.targets.is_empty() && waiter.entries.is_empty();
-            if is_done {
-                self.complete(waiter.token, Ok(Done::Ok), 0, effects);
-            }
-            !is_done
-        });
-        self.waiters = waiters;
     }
 
     /// Answers a request, after its thread has done what is left; it copied `from_rings` units out of rings.
