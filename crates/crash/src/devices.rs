@@ -9,7 +9,9 @@ mod host_ftl;
 mod shape;
 
 pub use drawn::drawn_name;
-pub(super) use host_ftl::{has_streams, host_ftl, host_ftl_names};
+pub(super) use host_ftl::has_streams;
+pub use host_ftl::host_ftl;
+pub(super) use host_ftl::host_ftl_names;
 pub(super) use shape::Habit;
 
 use flashweir_core::Duration;

@@ -56,8 +56,8 @@ pub(super) fn host_ftl_shapes() -> impl Iterator<Item = (&'static str, Shape)> {
     TABLE.iter().map(|(name, shape, ..)| (*name, *shape))
 }
 
-/// The host FTL above the tiny device called `name`.
-pub(crate) fn host_ftl(name: &str) -> Option<HostFtlConfig> {
+/// The host FTL above the tiny device called `name`, if there is one.
+pub fn host_ftl(name: &str) -> Option<HostFtlConfig> {
     let (_, shape, rings, lines, limits) = TABLE.iter().find(|(other, ..)| *other == name)?;
     let has_threads = name.ends_with("-threads");
     Some(HostFtlConfig {

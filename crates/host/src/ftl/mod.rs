@@ -10,6 +10,7 @@
 //! Deliberately absent: real threads. A host FTL is a state machine, as every layer.
 
 mod admit;
+mod check;
 mod collect;
 mod config;
 mod costs;

@@ -27,7 +27,7 @@ use super::tasks::Task;
 use super::threads::{Then, Threads};
 use crate::layer::{Effect, Input, Layer, Offer};
 use crate::task::TaskAttribute;
-use flashweir_core::command::{OPEN_NAMESPACE, PLACES_MAX, PpaWrite, Units, check_range};
+use flashweir_core::command::{OPEN_NAMESPACE, PLACES_MAX, PpaWrite, Units};
 use flashweir_core::oob::{OobRecord, Owner};
 use flashweir_core::open::OpenError;
 use flashweir_core::{Address, Command, Data, DeviceError, Done, Instant, Lba, Lpn, Op, Payload, Ppa};
@@ -485,35 +485,6 @@ impl HostFtl {
         }
     }
 
-    fn check(&self, command: &Command) -> Result<(), DeviceError> {
-        self.orders.check(command, self.config.keeps_order())?;
-        let changes = matches!(command.op, Op::Write { .. } | Op::WriteZeroes { .. } | Op::Trim { .. });
-        if self.is_read_only && changes {
-            return Err(DeviceError::ReadOnly);
-        }
-        let capacity = self.layout.user_units * self.layout.unit_sectors;
-        if let Some(stream) = self.orders.failed()
-            && matches!(command.op, Op::Flush | Op::RFlush(_))
-        {
-            return Err(DeviceError::StreamFailed(stream));
-        }
-        match &command.op {
-            Op::Read { lba, blocks } | Op::Trim { lba, blocks } => check_range(*lba, *blocks, capacity),
-            Op::Write { lba, blocks, .. } | Op::WriteZeroes { lba, blocks } => {
-                check_range(*lba, *blocks, capacity)?;
-                let per_unit = self.layout.unit_sectors;
-                match lba.0.is_multiple_of(per_unit) && u64::from(*blocks).is_multiple_of(per_unit) {
-                    true => Ok(()),
-                    false => Err(DeviceError::Misaligned { at: Address::Lba(*lba) }),
-                }
-            }
-            Op::Flush | Op::Barrier => Ok(()),
-            Op::RFlush(flush) => flush.check(capacity),
-            Op::Share(_) => Err(DeviceError::NotSupported("SHARE")),
-            _ => Err(DeviceError::NotSupported("physical addresses and segments above a host FTL")),
-        }
-    }
-
     fn queue(&mut self, ring: usize, queued: Queued, effects: &mut Vec<Effect>) {
         self.user_was_active = Some(self.now);
         let token = queued.token;
@@ -567,6 +538,9 @@ impl HostFtl {
         }
         self.metrics.ring_hits += from_rings;
         reading.from_rings = from_rings;
+        if blocks == 0 {
+            return self.complete(token, Ok(Done::Ok), 0, effects);
+        }
         if places.is_empty() {
             let data = reading.data.into_boxed_slice();
             return self.complete(token, Ok(Done::Data(data)), from_rings, effects);

@@ -1,7 +1,7 @@
 //! A host that sends whatever is drawn, and what a device owes it.
 //!
 //! Place in the data flow: a [`Draw`] (a random stream in the tests, the fuzzer's input in `fuzz/`) decides every field of every
-//! command; [`run`] sends them to a tiny device, one or several at a time, and judges the answers.
+//! command; [`run`] sends them to a tiny device, or to the host FTL above it, one or several at a time, and judges the answers.
 //!
 //! Judged, whenever the device is at rest:
 //! 1. Each command was answered once, with the result that belongs to it or with an error that changes nothing.
@@ -22,8 +22,9 @@ use flashweir_core::{
     Agenda, Command, CommandId, Data, DeviceError, Done, Lba, Lpn, Op, Order, Payload, Ppa,
 };
 use flashweir_crash::devices;
-use flashweir_device::config::{DeviceConfig, FirmwareKind};
+use flashweir_device::config::{DeviceConfig, FirmwareKind, OpenVersion};
 use flashweir_device::{Device, DeviceOptions, Effect, Event};
+use flashweir_host::{Effect as HostEffect, HostFtl, HostFtlConfig, Input};
 use std::collections::BTreeMap;
 
 /// Where the decisions come from.
@@ -42,7 +43,9 @@ pub(crate) fn configs() -> Vec<DeviceConfig> {
         faults.program_fail == 0.0 && faults.erase_fail == 0.0 && faults.endurance == 0
     };
     let names = devices::all_names().filter(|name| devices::layer(name).is_none());
-    names.filter_map(devices::tiny).filter(is_sound).collect()
+    // Threads whose time counts overtake each other, so requests that are under way together have no order.
+    let is_in_order = |name: &&str| devices::host_ftl(name).is_none_or(|above| above.cpus == 0);
+    names.filter(is_in_order).filter_map(devices::tiny).filter(is_sound).collect()
 }
 
 /// Returns an empty device.
@@ -76,7 +79,7 @@ pub(crate) fn run(device: Device, draw: &mut impl Draw) -> Answered {
         }
         host.rest();
         let answers = std::mem::take(&mut host.answers);
-        assert_eq!(answers.len(), sent.len(), "{sent:?}\n{answers:?}\n{}", host.device.describe());
+        assert_eq!(answers.len(), sent.len(), "{sent:?}\n{answers:?}\n{}", host.describe());
         for (id, result) in &answers {
             let command = &sent[id];
             match result {
@@ -104,6 +107,7 @@ pub(crate) fn run(device: Device, draw: &mut impl Draw) -> Answered {
             }
         }
         host.device.audit();
+        host.ftl.iter().for_each(|ftl| ftl.audit());
         let (seen, expected) = (host.contents(), twin.contents());
         if let Some(at) = (0..expected.len()).find(|at| seen[*at] != expected[*at]) {
             panic!("{:?} instead of {:?} after {sent:?}: {answers:?}", seen[at], expected[at]);
@@ -161,11 +165,20 @@ fn is_answer(device: &Device, op: &Op, done: &Done) -> bool {
     }
 }
 
+#[derive(Clone, Debug)]
+enum Moment {
+    Device(Event),
+    /// The host FTL asked for it.
+    Wake,
+}
+
 /// A device with its agenda, and what it answered.
 #[derive(Clone, Debug)]
 struct Host {
     device: Device,
-    agenda: Agenda<Event>,
+    /// The host FTL above the device, if it has one.
+    ftl: Option<Box<HostFtl>>,
+    agenda: Agenda<Moment>,
     next: u64,
     answers: BTreeMap<CommandId, Result<Done, DeviceError>>,
     accepted: Vec<CommandId>,
@@ -178,8 +191,16 @@ const EVENTS_MAX: u32 = 1_000_000;
 
 impl Host {
     fn new(device: Device) -> Self {
+        let ftl = devices::host_ftl(&device.config().name).map(|config| {
+            let (geometry, open) = (device.geometry(), &device.config().open);
+            let cached_units = if open.version == OpenVersion::V20 { open.cached_units } else { 0 };
+            let config = HostFtlConfig { cached_units, ..config };
+            let ftl = HostFtl::new(config, geometry.open_flash(), geometry.unit_bytes as usize);
+            Box::new(ftl.expect("a tiny device below a host FTL"))
+        });
         Self {
             device,
+            ftl,
             agenda: Agenda::default(),
             next: 0,
             answers: BTreeMap::new(),
@@ -189,14 +210,55 @@ impl Host {
     }
 
     fn submit(&mut self, command: Command) {
-        self.device.command(self.agenda.now(), command, &mut self.effects);
+        match self.ftl {
+            Some(_) => {
+                self.tell(Input::Submit { command, submitter: 0 });
+                self.tell(Input::Unplug);
+            }
+            None => {
+                self.device.command(self.agenda.now(), command, &mut self.effects);
+                self.carry_out();
+            }
+        }
+    }
+
+    /// Tells the host FTL something, and does what it asks for.
+    fn tell(&mut self, input: Input) {
+        let now = self.agenda.now();
+        let mut effects = Vec::new();
+        let ftl = self.ftl.as_mut().expect("there is a host FTL");
+        ftl.handle(now, input, &mut effects);
+        let mut done = 0;
+        while let Some(effect) = effects.get(done).cloned() {
+            done += 1;
+            match effect {
+                HostEffect::Offer(offer) => {
+                    self.device.command(now, offer.command, &mut self.effects);
+                    ftl.handle(now, Input::Accepted, &mut effects);
+                }
+                HostEffect::Completed { token, result } => {
+                    let before = self.answers.insert(CommandId(token), result);
+                    assert!(before.is_none(), "request {token} was answered twice");
+                }
+                HostEffect::At(at) => self.agenda.at(at, Moment::Wake),
+                HostEffect::Dispatched(_) | HostEffect::Transferred(_) => {}
+            }
+        }
         self.carry_out();
+    }
+
+    fn describe(&self) -> String {
+        let ftl = self.ftl.as_ref().map(|ftl| ftl.describe()).unwrap_or_default();
+        format!("{}\n{ftl}", self.device.describe())
     }
 
     /// Handles the next event; returns false if there is none.
     fn step(&mut self) -> bool {
-        let Some((now, event)) = self.agenda.pop() else { return false };
-        self.device.event(now, event, &mut self.effects);
+        let Some((now, moment)) = self.agenda.pop() else { return false };
+        match moment {
+            Moment::Device(event) => self.device.event(now, event, &mut self.effects),
+            Moment::Wake => self.tell(Input::Wake),
+        }
         self.carry_out();
         true
     }
@@ -205,26 +267,35 @@ impl Host {
         let mut events = 0;
         while self.step() {
             events += 1;
-            assert!(events < EVENTS_MAX, "no end of it\n{}", self.device.describe());
+            assert!(events < EVENTS_MAX, "no end of it\n{}", self.describe());
         }
     }
 
     fn carry_out(&mut self) {
-        for effect in self.effects.drain(..) {
+        let mut effects = std::mem::take(&mut self.effects);
+        for effect in effects.drain(..) {
             match effect {
-                Effect::At(at, event) => self.agenda.at(at, event),
-                Effect::Accepted { id, .. } => self.accepted.push(id),
+                Effect::At(at, event) => self.agenda.at(at, Moment::Device(event)),
+                Effect::Accepted { id, .. } if self.ftl.is_none() => self.accepted.push(id),
+                Effect::Accepted { .. } => {}
+                Effect::Complete(completion) if self.ftl.is_some() => {
+                    self.tell(Input::Completed { id: completion.id, result: completion.result });
+                }
                 Effect::Complete(completion) => {
                     let before = self.answers.insert(completion.id, completion.result);
                     assert!(before.is_none(), "{:?} was answered twice", completion.id);
                 }
             }
         }
+        if self.effects.is_empty() {
+            self.effects = effects;
+        }
     }
 
     /// What reads and reports of everything return.
     fn contents(&self) -> Vec<Result<Done, DeviceError>> {
-        let mut reader = Self { agenda: self.agenda.clone(), ..Self::new(self.device.clone()) };
+        let fresh = Self::new(self.device.clone());
+        let mut reader = Self { agenda: self.agenda.clone(), ftl: self.ftl.clone(), ..fresh };
         let mut ask = |ns: u16, op: Op| {
             reader.submit(Command { ns, ..Command::new(0, op) });
             reader.rest();
@@ -232,6 +303,10 @@ impl Host {
         };
         let geometry = self.device.geometry();
         let unit = geometry.lbas_per_unit;
+        if let Some(ftl) = &self.ftl {
+            let blocks = (ftl.layout().user_units * unit) as u32;
+            return vec![ask(PAGE_NAMESPACE, Op::Read { lba: Lba(0), blocks })];
+        }
         let firmware = self.device.config().firmware;
         match firmware {
             FirmwareKind::PageAndAppend => {
@@ -307,8 +382,8 @@ impl Host {
 }
 
 /// The namespace of a device to which a command goes.
-fn namespace(device: &Device, op: &Op, draw: &mut impl Draw) -> u16 {
-    match (device.config().firmware, op) {
+fn namespace(firmware: FirmwareKind, op: &Op, draw: &mut impl Draw) -> u16 {
+    match (firmware, op) {
         (FirmwareKind::Append, _) => APPEND_NAMESPACE,
         (FirmwareKind::OpenChannel, _) => OPEN_NAMESPACE,
         (
@@ -330,9 +405,13 @@ fn one_in(draw: &mut impl Draw, of: u64) -> bool {
 /// A command with any fields, mostly good ones. One that would wait for others which never come is not drawn.
 fn any_command(host: &mut Host, draw: &mut impl Draw) -> Command {
     host.next += 1;
-    let device = &host.device;
-    let op = any_op(device, draw, host.next);
-    let ns = namespace(device, &op, draw);
+    // A host FTL is a device with pages to those above it.
+    let (firmware, capacity) = match &host.ftl {
+        Some(ftl) => (FirmwareKind::Page, ftl.layout().user_units * ftl.layout().unit_sectors),
+        None => (host.device.config().firmware, host.device.geometry().capacity_lbas()),
+    };
+    let op = any_op((&host.device, firmware, capacity), draw, host.next);
+    let ns = namespace(firmware, &op, draw);
     let mut command = Command { ns, ..Command::new(host.next, op) };
     if one_in(draw, 24) {
         command.ns = draw.below(4) as u16;
@@ -405,11 +484,15 @@ fn any_data(draw: &mut impl Draw, blocks: u32, unit: u64, number: u64) -> Data {
     }
 }
 
-fn any_op<D: Draw>(device: &Device, draw: &mut D, number: u64) -> Op {
+fn any_op<D: Draw>(
+    (device, firmware, capacity): (&Device, FirmwareKind, u64),
+    draw: &mut D,
+    number: u64,
+) -> Op {
     let geometry = device.geometry();
     let unit = geometry.lbas_per_unit;
     // Mostly a command of this device's kind.
-    let kind = match (device.config().firmware, draw.below(12)) {
+    let kind = match (firmware, draw.below(12)) {
         (_, 0) => draw.below(23),
         (FirmwareKind::Append, _) => [0, 0, 5, 6, 10, 10, 10, 11, 11, 12, 13][draw.below(11) as usize],
         (FirmwareKind::OpenChannel, _) => {
@@ -420,7 +503,7 @@ fn any_op<D: Draw>(device: &Device, draw: &mut D, number: u64) -> Op {
         }
         _ => [0, 1, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9][draw.below(13) as usize],
     };
-    let capacity = geometry.capacity_lbas().max(unit);
+    let capacity = capacity.max(unit);
     let lba = |draw: &mut D| any_lba(draw, capacity, unit);
     let blocks = |draw: &mut D| any_blocks(draw, capacity, unit);
     let segments = u64::from(geometry.append.segments).max(1);
@@ -442,7 +525,7 @@ fn any_op<D: Draw>(device: &Device, draw: &mut D, number: u64) -> Op {
             let long = draw.below(20) == 0;
             let ranges = if long { 250 + draw.below(10) } else { draw.below(4) };
             let tags = if long { 14 + draw.below(5) } else { draw.below(4) };
-            let held = device.config().firmware.has_segments() || draw.below(12) == 0;
+            let held = firmware.has_segments() || draw.below(12) == 0;
             Op::RFlush(Box::new(RangeFlush {
                 ranges: (0..ranges).map(|_| (lba(draw), blocks(draw))).collect(),
                 tags: (0..tags).map(|_| Tag(draw.below(5))).collect(),
