@@ -92,10 +92,7 @@ impl HostFtl {
             return true;
         }
         let Some(ring) = self.ring_with_room(own) else {
-            // A full ring may wait for members of earlier epochs in another one, which may not fill a page.
-            if self.orders.is_under_way() {
-                (0..self.rings.len()).for_each(|ring| self.kick(ring));
-            }
+            (0..self.rings.len()).for_each(|ring| self.hurry_oldest(ring));
             return false;
         };
         let room = self.rings[ring].room() + self.rings[ring].sync - self.rings[ring].published;

@@ -31,7 +31,8 @@ impl HostFtl {
                 self.lines.get_mut(line).state = LineState::Collecting;
                 self.metrics_mut().lines_collected += 1;
                 let (todo, copies) = (self.lines.valid_units(line), VecDeque::new());
-                self.collecting[group] = Some(Collecting { line, todo, reads: 0, copies, is_kicked: false });
+                self.collecting[group] =
+                    Some(Collecting { line, todo, reads: 0, copies, is_kicked: false, is_hurried: false });
             }
             has_moved |= self.collect(group);
         }
@@ -83,10 +84,13 @@ impl HostFtl {
             let line = self.lines.get(now.line);
             let is_early = self.has_planted(PlantedHostBug::LineFreedTooEarly);
             let has_readers = line.readers > 0 && !self.has_planted(PlantedHostBug::LineFreedUnderReader);
-            if (line.valid == 0 || is_early) && !has_readers && self.is_counted_out(now.line) {
-                self.lines.get_mut(now.line).readers = 0;
-                self.begin_erase(now.line);
-                return true;
+            if (line.valid == 0 || is_early) && !has_readers {
+                if self.is_counted_out(now.line) {
+                    self.lines.get_mut(now.line).readers = 0;
+                    self.begin_erase(now.line);
+                    return true;
+                }
+                self.hurry_counting_out(now.line, !std::mem::replace(&mut now.is_hurried, true));
             }
             let line = self.lines.get(now.line);
             if line.valid > 0 && !std::mem::replace(&mut now.is_kicked, true) {

@@ -89,6 +89,9 @@ impl Ordered {
 /// A record on its way to the medium.
 #[derive(Clone, Debug)]
 struct Writing {
+    ring: usize,
+    /// Whether the ring was told to write it, though it may not fill a page.
+    is_kicked: bool,
     left: usize,
     places: Vec<Ppa>,
     complete: BTreeMap<StreamId, u32>,
@@ -112,6 +115,8 @@ pub(super) struct Orders {
     pub(super) is_wanted: bool,
     /// The numbers of epochs begin anew when the next record is durable; until then no member enters a ring.
     is_restarting: bool,
+    /// Something waits for the next record.
+    pub(super) is_urgent: bool,
     /// Epochs of a stream after which numbers begin anew.
     epochs_max: u32,
 }
@@ -275,12 +280,24 @@ impl HostFtl {
             }
             are_complete &= stream.epochs.base() > *epoch;
         }
-        if !are_complete {
-            (0..self.rings.len()).for_each(|ring| self.kick(ring));
-        } else if members.iter().any(|member| is_behind(self.orders.says(), member)) {
+        if are_complete && members.iter().any(|member| is_behind(self.orders.says(), member)) {
             self.orders.is_wanted = true;
         }
         false
+    }
+
+    /// GC waits for a line whose members have to be counted out: what that needs goes first. `is_first` is true once for each line.
+    pub(super) fn hurry_counting_out(&mut self, line: LineId, is_first: bool) {
+        self.orders.is_urgent = true;
+        if is_first {
+            self.hurry(&self.members_up_to(&self.lines.get(line).members));
+        }
+        let waiting = self.orders.writing.as_mut().filter(|writing| !writing.is_kicked);
+        if let Some(writing) = waiting {
+            writing.is_kicked = true;
+            let ring = writing.ring;
+            self.kick(ring);
+        }
     }
 
     /// Begins the numbers of epochs anew, if a stream has used up its own and no member is under way; returns whether anything changed.
@@ -296,7 +313,7 @@ impl HostFtl {
         for stream in self.orders.streams.values_mut() {
             stream.epochs = Stream { failed: stream.epochs.failed, ..Stream::default() };
         }
-        (self.orders.is_wanted, self.orders.is_restarting) = (true, true);
+        (self.orders.is_wanted, self.orders.is_urgent, self.orders.is_restarting) = (true, true, true);
         true
     }
 
@@ -323,7 +340,13 @@ impl HostFtl {
         let Some(ring) = self.rings.iter().position(has_room) else { return false };
         self.make_room(ring, pages.len() as u64);
         self.orders.is_wanted = false;
-        self.orders.writing = Some(Writing { left: pages.len(), places: Vec::new(), complete });
+        self.orders.writing = Some(Writing {
+            ring,
+            is_kicked: self.orders.is_urgent,
+            left: pages.len(),
+            places: Vec::new(),
+            complete,
+        });
         for page in pages {
             let (change, seq) = (Change::Order(page.encode()), self.next_seq());
             let (tags, before) = ([Tag(0); 2], Vec::new());
@@ -331,7 +354,9 @@ impl HostFtl {
             let (is_gc, member, state) = (false, None, State::Filled);
             self.rings[ring].push(Entry { change, seq, tags, is_gc, member, state, before });
         }
-        self.kick(ring);
+        if self.orders.is_urgent {
+            self.kick(ring);
+        }
         true
     }
 
@@ -342,6 +367,7 @@ impl HostFtl {
         writing.left -= 1;
         if writing.left == 0 {
             let Writing { places, complete, .. } = self.orders.writing.take().expect("it was there");
+            self.orders.is_urgent = self.orders.is_wanted && self.orders.is_urgent;
             self.orders.recorded = complete;
             if std::mem::take(&mut self.orders.is_restarting) {
                 self.lines.forget_members();
@@ -366,6 +392,7 @@ impl HostFtl {
     /// GC has met a page of the record: a new one takes its place.
     pub(super) fn renew_order_record(&mut self) {
         self.orders.is_wanted |= self.orders.writing.is_none();
+        self.orders.is_urgent = true;
     }
 }
 

@@ -333,7 +333,7 @@ impl Recovery {
         }
         ftl.orders.horizon = if has_new { seq_max } else { known.horizon };
         ftl.orders.discarded = ranges_of(discarded.iter().copied());
-        ftl.orders.is_wanted = has_new;
+        (ftl.orders.is_wanted, ftl.orders.is_urgent) = (has_new, has_new);
         discarded
     }
 

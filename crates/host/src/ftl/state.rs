@@ -100,6 +100,8 @@ pub struct HostFtl {
     /// Number of the newest version that a recovery found.
     pub(super) first_seq: u64,
     pub(super) queued: Vec<VecDeque<Queued>>,
+    /// The entry of each ring whose closure was made urgent last.
+    pub(super) hurried: Vec<u64>,
     /// Ring that is tried when a submitter's own is full.
     pub(super) other_ring: usize,
     pub(super) waiters: Vec<Waiter>,
@@ -160,6 +162,8 @@ pub(super) struct Collecting {
     pub(super) copies: VecDeque<(Ppa, OobRecord, Payload)>,
     /// Whether rings were told to write the last copies, though they may not fill a page.
     pub(super) is_kicked: bool,
+    /// Whether members were made urgent whose epochs keep the line.
+    pub(super) is_hurried: bool,
 }
 
 impl Collecting {

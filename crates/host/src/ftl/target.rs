@@ -76,6 +76,7 @@ impl HostFtl {
             seq: 0,
             first_seq: 0,
             queued: vec![VecDeque::new(); rings],
+            hurried: vec![u64::MAX; rings],
             other_ring: 0,
             waiters: Vec::new(),
             reads: BTreeMap::new(),

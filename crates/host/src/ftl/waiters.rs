@@ -56,9 +56,7 @@ impl HostFtl {
             };
             return self.wait(token, (0..self.rings.len()).map(last).collect(), effects);
         }
-        for (ring, position) in self.closure(&entries) {
-            self.rings[ring].hurry(position);
-        }
+        self.hurry(&self.closure(&entries));
         self.waiters.push(Waiter { token, targets: Vec::new(), entries: entries.into_iter().collect() });
         self.answer_waiters(effects);
     }
@@ -70,22 +68,42 @@ impl HostFtl {
         for &(ring, position) in entries {
             if let Some((stream, epoch)) = self.rings[ring].look_at(position).and_then(|entry| entry.member) {
                 let last = last.entry(stream).or_default();
-                *last = epoch.max(*last);
+                *last = (epoch - 1).max(*last);
             }
         }
-        if !last.is_empty() {
-            for (at, ring) in self.rings.iter().enumerate() {
-                let is_earlier = |entry: &Entry| {
-                    entry
-                        .member
-                        .is_some_and(|(stream, epoch)| last.get(&stream).is_some_and(|last| epoch < *last))
-                };
-                closure.extend(
-                    ring.entries().filter(|(_, entry)| is_earlier(entry)).map(|(position, _)| (at, position)),
-                );
-            }
-        }
+        closure.extend(self.members_up_to(&last));
         closure
+    }
+
+    /// Members in rings of epochs up to these.
+    pub(super) fn members_up_to(&self, last: &BTreeMap<StreamId, u32>) -> Vec<Position> {
+        let is_among = |entry: &Entry| {
+            entry.member.is_some_and(|(stream, epoch)| last.get(&stream).is_some_and(|last| epoch <= *last))
+        };
+        let of_ring = |at: usize| {
+            let entries = self.rings[at].entries().filter(|(_, entry)| is_among(entry));
+            entries.map(move |(position, _)| (at, position)).collect::<Vec<_>>()
+        };
+        let rings = if last.is_empty() { 0..0 } else { 0..self.rings.len() };
+        rings.flat_map(of_ring).collect()
+    }
+
+    /// A ring may be full since its oldest entry waits for members of earlier epochs, which may not fill a page: they are urgent then.
+    pub(super) fn hurry_oldest(&mut self, ring: usize) {
+        let position = self.rings[ring].sync;
+        let waits = |entry: &Entry| entry.state == State::Programmed;
+        if !self.rings[ring].look_at(position).is_some_and(waits) || self.hurried[ring] == position {
+            return;
+        }
+        self.hurried[ring] = position;
+        self.hurry(&self.closure(&[(ring, position)]));
+    }
+
+    /// Has these entries written before those for which no request waits.
+    pub(super) fn hurry(&mut self, entries: &[Position]) {
+        for &(ring, position) in entries {
+            self.rings[ring].hurry(position);
+        }
     }
 
     /// Answers when each ring is durable up to its position.
