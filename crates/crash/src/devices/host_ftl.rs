@@ -13,7 +13,7 @@ const FAILING: Shape = Shape { program_fail: 0.004, erase_fail: 0.004, blocks_pe
 /// program together, units of a page, operations that reads suspend, chunks of several planes, blocks that fail, threads whose time counts,
 /// units that the device keeps back, and streams.
 #[rustfmt::skip]
-const TABLE: [(&str, Shape, u16, Lines, Limits); 20] = [
+const TABLE: [(&str, Shape, u16, Lines, Limits); 22] = [
     ("tiny-pblk", SMALL, 1, Lines::Device, Limits::Windows),
     ("tiny-qblke", SMALL, 2, Lines::Channel, Limits::Scores),
     ("tiny-pblk-planes", Shape { parallel: [1, 2, 2], cell: Cell::Mlc, units_per_page: 1, ..SMALL }, 1, Lines::Device, Limits::Windows),
@@ -33,6 +33,8 @@ const TABLE: [(&str, Shape, u16, Lines, Limits); 20] = [
     ("tiny-qblke-streams", SMALL, 2, Lines::Channel, Limits::Scores),
     ("tiny-qblke-planes-streams", Shape { parallel: [2, 1, 2], cell: Cell::Mlc, ..SMALL }, 3, Lines::Channel, Limits::Scores),
     ("tiny-qblke-failing-streams", Shape { parallel: [2, 2, 1], ..FAILING }, 2, Lines::Channel, Limits::Scores),
+    ("tiny-pblk-threads-streams", SMALL, 1, Lines::Device, Limits::Windows),
+    ("tiny-qblke-threads-streams", SMALL, 2, Lines::Channel, Limits::Scores),
     ("tiny-pblk-2.0-streams", Shape { parallel: [2, 1, 1], ..SMALL }, 2, Lines::Device, Limits::Windows),
 ];
 
@@ -59,7 +61,7 @@ pub(super) fn host_ftl_shapes() -> impl Iterator<Item = (&'static str, Shape)> {
 /// The host FTL above the tiny device called `name`, if there is one.
 pub fn host_ftl(name: &str) -> Option<HostFtlConfig> {
     let (_, shape, rings, lines, limits) = TABLE.iter().find(|(other, ..)| *other == name)?;
-    let has_threads = name.ends_with("-threads");
+    let has_threads = name.contains("-threads");
     Some(HostFtlConfig {
         cpus: if has_threads { 2 } else { 0 },
         // Each step of a thread is an event, so they take longer here.
