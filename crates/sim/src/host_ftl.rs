@@ -132,6 +132,7 @@ pub(crate) fn seen_above(device: &DeviceMetrics, ftl: &HostFtlMetrics) -> Device
         meta_units: ftl.meta_units,
         flushes: ftl.flushes,
         range_flushes: ftl.range_flushes,
+        epochs: ftl.epochs,
         ..*device
     }
 }

@@ -33,6 +33,10 @@ flashweir_core::metrics! {
         program_failures,
         /// Erases that failed.
         erase_failures,
+        /// Epochs of streams that were closed.
+        epochs,
+        /// Records of streams that were written.
+        order_records,
         /// Reads of a recovery.
         recovery_reads,
         /// Time of all CPUs at work, spinning included.

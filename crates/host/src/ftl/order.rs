@@ -49,6 +49,8 @@ struct Ordered {
     entering: u64,
     /// Requests that are not wholly in rings, of each of the host's epochs from that one on.
     outside: VecDeque<u64>,
+    /// Number of epochs that were closed.
+    closed: u64,
     /// Members on the medium that are not stable, by epoch.
     programmed: BTreeMap<u32, Vec<Programmed>>,
 }
@@ -56,11 +58,16 @@ struct Ordered {
 impl Default for Ordered {
     fn default() -> Self {
         let (epochs, programmed) = (Stream::default(), BTreeMap::new());
-        Self { epochs, arriving: 0, entering: 0, outside: VecDeque::from([0]), programmed }
+        Self { epochs, arriving: 0, entering: 0, outside: VecDeque::from([0]), closed: 0, programmed }
     }
 }
 
 impl Ordered {
+    /// Closes the open epoch, if it has members.
+    fn close(&mut self) {
+        self.closed += u64::from(self.epochs.close());
+    }
+
     /// Leaves epochs behind that are complete; returns the members that are stable now.
     fn settle(&mut self) -> Vec<Programmed> {
         let mut stable = Vec::new();
@@ -79,7 +86,7 @@ impl Ordered {
         while self.outside.len() > 1 && self.outside[0] == 0 {
             self.outside.pop_front();
             self.entering += 1;
-            self.epochs.close();
+            self.close();
             let stable = self.settle();
             debug_assert!(stable.is_empty(), "members become stable with a program");
         }
@@ -196,10 +203,11 @@ impl Orders {
     /// A member enters a ring; returns its epoch.
     pub(super) fn join(&mut self, place: Place) -> Option<(StreamId, u32)> {
         let (id, _) = place?;
-        let epochs = &mut self.streams.get_mut(&id).expect("it has arrived").epochs;
-        if epochs.epochs.back().is_some_and(|open| open.members == MEMBERS_MAX) {
-            epochs.close();
+        let stream = self.streams.get_mut(&id).expect("it has arrived");
+        if stream.epochs.epochs.back().is_some_and(|open| open.members == MEMBERS_MAX) {
+            stream.close();
         }
+        let epochs = &mut stream.epochs;
         let open = epochs.epochs.back_mut().expect("one epoch is open");
         (open.members, open.left) = (open.members + 1, open.left + 1);
         Some((id, epochs.open))
@@ -221,6 +229,11 @@ impl Orders {
         stream.epochs.epoch(epoch).left -= 1;
         stream.programmed.entry(epoch).or_default().push(it);
         stream.settle()
+    }
+
+    /// Number of epochs that were closed.
+    pub(super) fn closed(&self) -> u64 {
+        self.streams.values().map(|stream| stream.closed).sum()
     }
 
     /// Whether any member is in a ring and not stable.
@@ -274,7 +287,7 @@ impl HostFtl {
             let stream = self.orders.streams.get_mut(id).expect("it has members");
             // An epoch that the host never closes would keep the line for ever (contract §8.11).
             if stream.epochs.open == *epoch {
-                stream.epochs.close();
+                stream.close();
                 let stable = stream.settle();
                 debug_assert!(stable.is_empty(), "members become stable with a program");
             }
@@ -347,6 +360,7 @@ impl HostFtl {
             places: Vec::new(),
             complete,
         });
+        self.metrics_mut().order_records += 1;
         for page in pages {
             let (change, seq) = (Change::Order(page.encode()), self.next_seq());
             let (tags, before) = ([Tag(0); 2], Vec::new());

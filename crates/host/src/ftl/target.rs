@@ -131,7 +131,7 @@ impl HostFtl {
 
     /// Counters.
     pub fn metrics(&self) -> HostFtlMetrics {
-        let mut metrics = self.metrics;
+        let mut metrics = HostFtlMetrics { epochs: self.orders.closed(), ..self.metrics };
         self.threads.iter().for_each(|threads| threads.count(&mut metrics));
         metrics
     }
