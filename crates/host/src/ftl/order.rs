@@ -20,6 +20,7 @@
 //! Deliberately absent: epochs with numbers of the host's ([`EpochStamp`](flashweir_core::command::EpochStamp)), which only a host without
 //! one place that all requests pass needs.
 
+use super::config::Layout;
 use super::lines::LineId;
 use super::planted::PlantedHostBug;
 use super::ring::{Change, Entry, Ring, State};
@@ -126,11 +127,14 @@ pub(super) struct Orders {
     pub(super) is_urgent: bool,
     /// Epochs of a stream after which numbers begin anew.
     epochs_max: u32,
+    /// Streams of which a record has room for the last complete epoch.
+    streams_max: usize,
 }
 
 impl Orders {
-    pub(super) fn new(epochs_max: u32) -> Self {
-        Self { epochs_max, ..Self::default() }
+    pub(super) fn new(epochs_max: u32, layout: &Layout) -> Self {
+        let streams_max = OrderPage::items_max(layout.unit_bytes) * pages_max(layout) / 2;
+        Self { epochs_max, streams_max, ..Self::default() }
     }
 
     /// Checks what a command says about order.
@@ -148,6 +152,9 @@ impl Orders {
             }
             (_, Some(stream)) => match self.streams.get(stream) {
                 Some(Ordered { epochs, .. }) if epochs.failed => Err(DeviceError::StreamFailed(*stream)),
+                None if self.streams.len() >= self.streams_max => {
+                    Err(DeviceError::NotSupported("so many streams above a host FTL with rings of this size"))
+                }
                 _ => Ok(()),
             },
         }
@@ -330,6 +337,13 @@ impl HostFtl {
         true
     }
 
+    /// Whether the record that is wanted has a place in a ring and on the medium.
+    pub(super) fn can_record_order(&self) -> bool {
+        let items = self.orders.discarded.len();
+        items <= OrderPage::items_max(self.layout.unit_bytes) * pages_max(&self.layout) / 2
+            && self.lines.have_room()
+    }
+
     /// Brings the pages of a record into a ring, if one is wanted; returns whether anything changed.
     pub(super) fn write_order_record(&mut self) -> bool {
         if !self.orders.is_wanted || self.orders.writing.is_some() {
@@ -408,6 +422,11 @@ impl HostFtl {
         self.orders.is_wanted |= self.orders.writing.is_none();
         self.orders.is_urgent = true;
     }
+}
+
+/// Pages that a record may have: it enters one ring at once.
+fn pages_max(layout: &Layout) -> usize {
+    layout.ring_entries as usize / 2
 }
 
 /// Complete records among these pages: the newest one with its places.

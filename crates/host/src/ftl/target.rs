@@ -70,7 +70,7 @@ impl HostFtl {
             lines,
             limiter,
             trims: BTreeMap::new(),
-            orders: Orders::new(config.epochs_max),
+            orders: Orders::new(config.epochs_max, &layout),
             unfinished: BTreeSet::new(),
             recent: Recent::new(config.cached_units),
             seq: 0,
@@ -328,8 +328,11 @@ impl HostFtl {
             self.begin(effects);
             return self.go_on(effects);
         }
-        while self.write_order_record() | self.drain() | self.erase() {}
-        if self.tasks.is_empty() && self.out.iter().all(VecDeque::is_empty) && !self.lines.have_room() {
+        let can_begin = !self.orders.is_wanted || self.can_record_order();
+        while can_begin && (self.write_order_record() | self.drain() | self.erase()) {}
+        let is_stuck =
+            self.tasks.is_empty() && self.out.iter().all(VecDeque::is_empty) && self.offered.is_none();
+        if !can_begin || is_stuck && !self.lines.have_room() {
             (self.is_opening, self.is_read_only) = (false, true);
             self.begin(effects);
         }
@@ -469,6 +472,8 @@ impl HostFtl {
                 self.queue(ring, queued, effects);
             }
             Op::Barrier => self.complete(token, Ok(Done::Ok), 0, effects),
+            // Nothing was accepted in this boot.
+            Op::Flush | Op::RFlush(_) if self.is_read_only => self.complete(token, Ok(Done::Ok), 0, effects),
             Op::Flush => {
                 self.metrics.flushes += 1;
                 let mut targets: Vec<(usize, u64)> =
