@@ -874,6 +874,24 @@ mod tests {
         assert!(urgent + 16 < in_order, "{urgent} and {in_order} units were programmed before the answer");
     }
 
+    /// A record of all streams enters one ring, so there are only so many.
+    #[test]
+    fn streams_for_which_a_record_has_no_room_are_refused() {
+        let config = tiny("tiny-pblk-streams").unwrap();
+        let spec = WorldSpec { config, seed: 2, planted: None, effort: Effort::SHALLOW };
+        let mut pair = fresh(&spec);
+        let mut barrier = |number: u64| {
+            let command =
+                Command { stream: Some(StreamId(number as u16)), ..Command::new(number, Op::Barrier) };
+            pair.tell(Instant::ZERO, Input::Submit { command, submitter: 0 });
+            pair.answers.pop().expect("a barrier is answered at once").1
+        };
+        let refused = (0..1_000).find(|&number| barrier(number).is_err()).expect("not all have room");
+        assert!((50..500).contains(&refused), "{refused} streams");
+        assert!(matches!(barrier(refused), Err(DeviceError::NotSupported(_))));
+        assert_eq!(barrier(7), Ok(Done::Ok), "those that are there go on");
+    }
+
     /// Found by a cut: a range flush passed by a TRIM whose units had no content any more, and so what comes before it in its stream.
     #[test]
     fn regression_a_range_flush_waits_for_what_comes_before_a_trim_that_changes_nothing() {
