@@ -11,10 +11,10 @@
 use super::config::{Invalidation, Sequence, Trims};
 use super::costs::WhenFull;
 use super::map::{Slot, Word};
-use super::order::Place;
 use super::planted::PlantedHostBug;
 use super::ring::{Before, Change, Entry, Ring, State};
 use super::state::{Collecting, HostFtl, Limiter, Queued};
+use super::streams::Place;
 use crate::layer::Effect;
 use flashweir_core::command::Tag;
 use flashweir_core::{DeviceError, Done, Lpn, Payload};

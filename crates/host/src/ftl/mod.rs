@@ -1,8 +1,8 @@
 //! Host FTLs above an open channel: pblk and QBLKe, two assemblies of the same parts (open-channel §1, and what follows there).
 //!
 //! Place in the data flow: [`target`] takes requests and sends commands, [`admit`] lets them into rings, [`waiters`] answers those that
-//! wait for durability, [`state`] is what all of them change. [`ring`] holds what is accepted, [`map`] says where each unit is, [`order`]
-//! which members of streams count, [`lines`] gives places out and counts what is valid. [`collect`] empties lines, [`recover`] builds map
+//! wait for durability, [`state`] is what all of them change. [`ring`] holds what is accepted, [`map`] says where each unit is, [`streams`]
+//! and [`order`] which members of streams count, [`lines`] gives places out and counts what is valid. [`collect`] empties lines, [`recover`] builds map
 //! and lines from what a power loss left.
 //!
 //! [`threads`] lets the paths of all of these take time on the host's CPUs ([`costs`]).
@@ -24,6 +24,7 @@ mod recover;
 mod rest;
 mod ring;
 mod state;
+mod streams;
 mod target;
 mod tasks;
 mod threads;

@@ -15,9 +15,9 @@
 use super::collect::ranges_of;
 use super::lines::LineId;
 use super::map::Word;
-use super::order::newest;
 use super::planted::PlantedHostBug;
 use super::state::{FoundLine, FoundUnit, HostFtl, Recovery, TrimRecord};
+use super::streams::newest;
 use super::target::units_of;
 use super::tasks::{Ask, Task};
 use flashweir_core::command::Units;

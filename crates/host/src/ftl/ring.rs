@@ -65,6 +65,9 @@ impl Entry {
     }
 }
 
+/// Number of a ring, and a position there.
+pub(super) type Position = (usize, u64);
+
 /// A ring.
 #[derive(Clone, Debug)]
 pub(super) struct Ring {

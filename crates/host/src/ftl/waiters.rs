@@ -7,15 +7,12 @@
 //! 2. An entry counts when it is on the medium and all members of earlier epochs of its stream are.
 
 use super::planted::PlantedHostBug;
-use super::ring::{Change, Entry, State};
+use super::ring::{Change, Entry, Position, State};
 use super::state::{HostFtl, Waiter};
 use crate::layer::Effect;
 use flashweir_core::command::{RangeFlush, StreamId};
 use flashweir_core::{Done, Lba};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Number of a ring, and a position there.
-pub(super) type Position = (usize, u64);
 
 impl HostFtl {
     /// Entries that a range flush selects and that are not durable. The original of a copy by GC is.
