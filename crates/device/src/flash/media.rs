@@ -416,39 +416,46 @@ impl Media {
         media.opened = opened;
     }
 
-    /// Programs the next unit of a block; [`Self::program`] does so for a page.
+    /// Programs the next unit of a block; [`Self::program`] does so for a page. Contents are apart, so that where none are kept
+    /// nothing of them is in the loops of those who program.
     #[inline]
     pub fn append(&mut self, block: BlockId, unit: UnitImage) {
-        let (track, stored, capacity) = (self.track_contents, self.backing.is_some(), self.units_per_block);
-        let digests = self.digests;
-        let at = u64::from(block.0) * u64::from(capacity);
         let media = Arc::make_mut(self.blocks[block.index()].get_or_insert_with(Arc::default));
-        let owner = unit.owner.pack();
-        let offset = u64::from(media.written);
-        media.push(capacity, owner, unit.seq, unit.member);
-        if track && stored {
-            self.store(block, unit);
-        } else if track {
-            let digest = digests.then(|| {
-                let digest = Self::unit_digest(at + offset, owner, unit.seq, &unit.payload);
-                digest ^ Self::member_digest(unit.member)
-            });
-            let bytes = own_bytes(&unit.payload);
-            if bytes > 0 {
-                self.holds_bytes[block.index()] = true;
-                if let (Some(bound), Payload::Bytes(content)) = (&mut self.bound, &unit.payload)
-                    && bound.take(self.held_bytes, Ppa(at + offset), content)
-                {
-                    media.overflown.resize(offset as usize, 0);
-                    media.overflown.push(content.len() as u32);
-                    media.payloads.push(capacity, Payload::Zero);
-                    return;
-                }
-            }
-            self.held_bytes += bytes;
-            media.payloads.push(capacity, unit.payload);
-            self.digest = self.digest.wrapping_add(digest.unwrap_or(0));
+        media.push(self.units_per_block, unit.owner.pack(), unit.seq, unit.member);
+        if self.track_contents {
+            self.append_content(block, unit);
         }
+    }
+
+    /// Adds the content of the unit that was pushed last.
+    #[inline(never)]
+    fn append_content(&mut self, block: BlockId, unit: UnitImage) {
+        if self.backing.is_some() {
+            return self.store(block, unit);
+        }
+        let (capacity, digests) = (self.units_per_block, self.digests);
+        let media = Arc::make_mut(self.blocks[block.index()].get_or_insert_with(Arc::default));
+        let offset = u64::from(media.written - 1);
+        let at = u64::from(block.0) * u64::from(capacity) + offset;
+        let digest = digests.then(|| {
+            let digest = Self::unit_digest(at, unit.owner.pack(), unit.seq, &unit.payload);
+            digest ^ Self::member_digest(unit.member)
+        });
+        let bytes = own_bytes(&unit.payload);
+        if bytes > 0 {
+            self.holds_bytes[block.index()] = true;
+            if let (Some(bound), Payload::Bytes(content)) = (&mut self.bound, &unit.payload)
+                && bound.take(self.held_bytes, Ppa(at), content)
+            {
+                media.overflown.resize(offset as usize, 0);
+                media.overflown.push(content.len() as u32);
+                media.payloads.push(capacity, Payload::Zero);
+                return;
+            }
+        }
+        self.held_bytes += bytes;
+        media.payloads.push(capacity, unit.payload);
+        self.digest = self.digest.wrapping_add(digest.unwrap_or(0));
     }
 
     /// Collects the unit that was pushed last; the store gets its page when the page is complete.
@@ -620,11 +627,16 @@ impl Media {
     pub fn oob(&self, ppa: Ppa) -> Option<(Owner, u64)> {
         let (block, unit) = self.split(ppa);
         let media = self.blocks[block].as_ref()?;
-        let page = unit / self.units_per_page;
-        if unit >= media.written || media.erase_torn || media.unreadable_pages.contains(&page) {
+        if unit >= media.written || (self.damaged && self.is_lost(media, unit)) {
             return None;
         }
         Some((Owner::unpack(media.owners.get(unit)), media.seqs.get(unit)))
+    }
+
+    /// Whether something interrupted has left a programmed unit unreadable.
+    #[cold]
+    fn is_lost(&self, media: &BlockMedia, unit: u32) -> bool {
+        media.erase_torn || media.unreadable_pages.contains(&(unit / self.units_per_page))
     }
 
     /// Place of a unit in the order of a stream; `None` if it has none or cannot be read.

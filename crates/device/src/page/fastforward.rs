@@ -45,7 +45,7 @@ impl UnitWriter {
             }
         };
         if cx.geometry.units_per_page == 1 {
-            program(ftl, cx, plane, Frontier::USER, std::iter::once((lpn, None, payload)));
+            program(ftl, cx, plane, Frontier::USER, std::iter::once(Unit::New(lpn, payload)));
             return;
         }
         self.user[plane.index()].push((lpn, payload));
@@ -56,7 +56,13 @@ impl UnitWriter {
 
     fn program_waiting(&mut self, ftl: &mut PageFtl, cx: &mut Cx, plane: PlaneId) {
         let mut units = std::mem::take(&mut self.user[plane.index()]);
-        program(ftl, cx, plane, Frontier::USER, units.drain(..).map(|(lpn, payload)| (lpn, None, payload)));
+        program(
+            ftl,
+            cx,
+            plane,
+            Frontier::USER,
+            units.drain(..).map(|(lpn, payload)| Unit::New(lpn, payload)),
+        );
         self.user[plane.index()] = units;
     }
 
@@ -156,14 +162,22 @@ fn map_page_room(ftl: &mut PageFtl, cx: &mut Cx) -> Option<PageAddr> {
     }
 }
 
-/// Programs one page. A unit with a source is a copy and keeps its sequence number.
+/// A unit of a page that is to be programmed.
+enum Unit {
+    /// A version from the host.
+    New(Lpn, Payload),
+    /// A copy of the unit at this place, which keeps its owner and its sequence number.
+    Copy(Ppa),
+}
+
+/// Programs one page.
 #[inline]
 fn program(
     ftl: &mut PageFtl,
     cx: &mut Cx,
     plane: PlaneId,
     frontier: Frontier,
-    units: impl Iterator<Item = (Lpn, Option<Ppa>, Payload)>,
+    units: impl Iterator<Item = Unit>,
 ) {
     if frontier != Frontier::Gc {
         make_room(ftl, cx, plane);
@@ -174,14 +188,20 @@ fn program(
         cx.flash.media.set_opened(at.block, ftl.space.opened(at.block));
     }
     let mut count = 0;
-    for (lpn, source, payload) in units {
+    for unit in units {
         let ppa = cx.geometry.ppa(at, count);
         count += 1;
-        let (owner, seq) = match source {
-            Some(source) => cx.flash.media.oob(source).unwrap_or((Owner::Lpn(lpn), 0)),
-            None => (Owner::Lpn(lpn), cx.next_seq()),
+        let (lpn, source, image) = match unit {
+            Unit::New(lpn, payload) => {
+                let (owner, seq) = (Owner::Lpn(lpn), cx.next_seq());
+                (lpn, None, UnitImage { owner, seq, member: None, payload })
+            }
+            Unit::Copy(source) => {
+                let (lpn, image) = copy_of(cx, source);
+                (lpn, Some(source), image)
+            }
         };
-        cx.flash.media.append(at.block, UnitImage { owner, seq, member: None, payload });
+        cx.flash.media.append(at.block, image);
         cx.flash.blocks.set_valid(ppa);
         if let Some(source) = source
             && let Some(vpid) = ftl.virtual_pages.at(source)
@@ -219,6 +239,19 @@ fn program(
     }
 }
 
+/// The page that a valid unit belongs to, and a copy of the unit.
+#[inline]
+fn copy_of(cx: &Cx, source: Ppa) -> (Lpn, UnitImage) {
+    let media = &cx.flash.media;
+    let named = media.oob(source).and_then(|(owner, seq)| Some((owner, seq, page_of(owner)?.0)));
+    let (owner, seq, lpn) = named.expect("a valid unit belongs to a logical page");
+    let payload = match media.tracks_contents() {
+        true => media.payload(source).unwrap_or(LOST),
+        false => Payload::Zero,
+    };
+    (lpn, UnitImage { owner, seq, member: None, payload })
+}
+
 /// Runs GC until the plane has as many free blocks as the configuration wants, or no victim gains any: with pages of several units
 /// a collection leaves some unused, and without that limit they would be collected for ever.
 #[inline]
@@ -235,7 +268,7 @@ fn collect(ftl: &mut PageFtl, cx: &mut Cx, plane: PlaneId, victim: BlockId) {
     cx.metrics.gc_victims += 1;
     let units_per_page = cx.geometry.units_per_page as usize;
     let first = cx.geometry.ppa(PageAddr { block: victim, page: 0 }, 0).0;
-    let mut page: Vec<(Lpn, Option<Ppa>, Payload)> = Vec::with_capacity(units_per_page);
+    let mut page: Vec<Ppa> = Vec::with_capacity(units_per_page);
     let mut left = cx.flash.blocks.valid(victim);
     for ppa in (first..first + u64::from(cx.geometry.units_per_block())).map(Ppa) {
         if left == 0 {
@@ -245,19 +278,11 @@ fn collect(ftl: &mut PageFtl, cx: &mut Cx, plane: PlaneId, victim: BlockId) {
             continue;
         }
         left -= 1;
-        let owner = cx.flash.media.oob(ppa).and_then(|(owner, _)| page_of(owner));
-        let (lpn, _) = owner.expect("a valid unit belongs to a logical page");
-        let payload = match cx.flash.media.tracks_contents() {
-            true => cx.flash.media.payload(ppa).unwrap_or(LOST),
-            false => Payload::Zero,
-        };
-        page.push((lpn, Some(ppa), payload));
-        if page.len() == units_per_page {
-            program(ftl, cx, plane, Frontier::Gc, page.drain(..));
+        page.push(ppa);
+        if left == 0 || page.len() == units_per_page {
+            program(ftl, cx, plane, Frontier::Gc, page.iter().copied().map(Unit::Copy));
+            page.clear();
         }
-    }
-    if !page.is_empty() {
-        program(ftl, cx, plane, Frontier::Gc, page.drain(..));
     }
     cx.flash.media.erase(victim);
     cx.metrics.erases += 1;
