@@ -21,7 +21,8 @@ impl<T> Slab<T> {
             Some(free) => {
                 let place = &mut self.items[free as usize];
                 assert!(place.is_none(), "a free place is empty");
-                *place = Some(item);
+                // An assignment would look once more for something to drop.
+                std::mem::forget(place.replace(item));
                 free
             }
             None => {

@@ -150,8 +150,9 @@ impl FlashGeometry {
     }
 
     /// Counts of channels, ways, dies and planes, as striping needs them.
-    pub fn dimensions(&self) -> [Divisor; 4] {
-        self.dimensions
+    #[inline]
+    pub fn dimensions(&self) -> &[Divisor; 4] {
+        &self.dimensions
     }
 
     /// Mapping units in a block.

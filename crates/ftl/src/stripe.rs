@@ -27,7 +27,8 @@ impl Default for Striping {
 
 impl Striping {
     /// The plane of flash page `index`, as `(channel, way, die, plane)`, for these counts.
-    pub fn place(self, index: u64, counts: [Divisor; 4]) -> [u32; 4] {
+    #[inline]
+    pub fn place(self, index: u64, counts: &[Divisor; 4]) -> [u32; 4] {
         let mut rest = index;
         let mut place = [0; 4];
         for dimension in self.0 {
@@ -103,13 +104,13 @@ mod tests {
         for text in ["CWDP", "PDWC", "WCPD", "dpcw"] {
             let striping: Striping = text.parse().unwrap();
             assert_eq!(striping.to_string(), text.to_ascii_uppercase());
-            let mut seen: Vec<_> = (0..48).map(|i| striping.place(i, counts)).collect();
+            let mut seen: Vec<_> = (0..48).map(|i| striping.place(i, &counts)).collect();
             seen.sort_unstable();
             seen.dedup();
             assert_eq!(seen.len(), 48);
         }
-        assert_eq!("CWDP".parse::<Striping>().unwrap().place(1, counts), [1, 0, 0, 0]);
-        assert_eq!("PDWC".parse::<Striping>().unwrap().place(1, counts), [0, 0, 0, 1]);
+        assert_eq!("CWDP".parse::<Striping>().unwrap().place(1, &counts), [1, 0, 0, 0]);
+        assert_eq!("PDWC".parse::<Striping>().unwrap().place(1, &counts), [0, 0, 0, 1]);
         for text in ["CWD", "CWDD", "CWDX", "CWDPC", ""] {
             assert!(text.parse::<Striping>().is_err());
         }

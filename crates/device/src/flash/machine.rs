@@ -702,14 +702,23 @@ impl<J: Copy> Machine<J> {
         if let Some(batch) = self.next_programs(id, Programs::Gc, pages) {
             return Some(batch);
         }
+        if self.stations[id].erases.is_empty() {
+            return None;
+        }
         self.next_erase(id).map(|op| self.beside_erase(id, op))
     }
 
     /// Programs of host data; those of segments and all others take turns.
+    #[inline]
     fn next_user(&mut self, id: StationId, pages: &mut Pages<'_, impl Placer<J>>) -> Option<Batch> {
-        if self.stations[id].placed_waiting == 0 {
-            return self.next_mapped(id, pages);
+        match self.stations[id].placed_waiting {
+            0 => self.next_mapped(id, pages),
+            _ => self.next_of_both(id, pages),
         }
+    }
+
+    #[cold]
+    fn next_of_both(&mut self, id: StationId, pages: &mut Pages<'_, impl Placer<J>>) -> Option<Batch> {
         if self.stations[id].placed_last
             && let Some(batch) = self.next_mapped(id, pages)
         {
@@ -860,16 +869,28 @@ impl<J: Copy> Machine<J> {
         Some(batch)
     }
 
-    /// Takes programs of one die at the same page offset, beginning with the plane whose turn it is.
+    /// Takes programs of one die at the same page offset, beginning with the plane whose turn it is. The check is apart, because it
+    /// is made for each command and most find that no program waits.
+    #[inline]
     fn next_programs(
         &mut self,
         id: StationId,
         programs: Programs,
         pages: &mut Pages<'_, impl Placer<J>>,
     ) -> Option<Batch> {
-        if self.stations[id].waiting[programs as usize] == 0 {
-            return None;
+        match self.stations[id].waiting[programs as usize] {
+            0 => None,
+            _ => self.next_waiting(id, programs, pages),
         }
+    }
+
+    #[inline(never)]
+    fn next_waiting(
+        &mut self,
+        id: StationId,
+        programs: Programs,
+        pages: &mut Pages<'_, impl Placer<J>>,
+    ) -> Option<Batch> {
         let planes = self.planes_per_station.get() as u32;
         let first_plane = id.0 * planes;
         let turn = self.stations[id].write_turn;

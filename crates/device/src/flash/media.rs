@@ -76,13 +76,19 @@ impl BlockMedia {
     #[inline]
     fn push(&mut self, capacity: u32, owner: u64, seq: u64, member: Option<Member>) {
         if member.is_some() {
-            self.members.resize(self.written as usize, None);
-            self.members.push(member);
+            self.push_member(member);
         }
         self.owners.push(capacity, owner);
         self.seqs.push(capacity, seq);
         self.written += 1;
         assert!(self.written <= capacity, "a block takes {capacity} units");
+    }
+
+    /// Apart from [`Self::push`], because few units are members.
+    #[inline(never)]
+    fn push_member(&mut self, member: Option<Member>) {
+        self.members.resize(self.written as usize, None);
+        self.members.push(member);
     }
 }
 
@@ -157,6 +163,14 @@ impl Backing {
             return None;
         }
         change(&mut *self.lock()).map_err(|error| self.failure.set(error)).ok()
+    }
+
+    fn commit_saved(&mut self) -> bool {
+        if self.saved.is_empty() {
+            return false;
+        }
+        let saved = std::mem::take(&mut self.saved);
+        self.tell(|store| store.journal(&saved)).unwrap_or(false)
     }
 }
 
@@ -271,9 +285,8 @@ impl Media {
         opened: u64,
         units: impl Iterator<Item = (Owner, u64, Option<Member>)>,
     ) {
-        self.begin(at, opened);
         let capacity = self.units_per_block;
-        let media = self.block_mut(at.block);
+        let media = self.begin(at, opened);
         units.for_each(|(owner, seq, member)| media.push(capacity, owner.pack(), seq, member));
     }
 
@@ -294,13 +307,9 @@ impl Media {
     }
 
     /// Tells the store what was noted; returns whether the store asks for [`Self::begin_journal`].
+    #[inline]
     pub(crate) fn commit_saved(&mut self) -> bool {
-        let Some(backing) = &mut self.backing else { return false };
-        if backing.saved.is_empty() {
-            return false;
-        }
-        let saved = std::mem::take(&mut backing.saved);
-        backing.tell(|store| store.journal(&saved)).unwrap_or(false)
+        self.backing.as_deref_mut().is_some_and(Backing::commit_saved)
     }
 
     /// Tells the store everything that the capacitor protects now, in place of all that it was told before.
@@ -397,23 +406,35 @@ impl Media {
     /// Programs one page with `units`, and with filler where they are fewer than a page holds. Panics if the page is not the next
     /// one of its block, which is a bug of the simulator.
     pub fn program(&mut self, at: PageAddr, opened: u64, units: impl Iterator<Item = UnitImage>) {
-        self.begin(at, opened);
+        let (units_per_page, capacity, tracks) =
+            (self.units_per_page, self.units_per_block, self.track_contents);
+        let media = self.begin(at, opened);
         let mut count = 0;
+        if !tracks {
+            for unit in units {
+                media.push(capacity, unit.owner.pack(), unit.seq, unit.member);
+                count += 1;
+            }
+            (count..units_per_page).for_each(|_| media.push(capacity, Owner::Pad.pack(), 0, None));
+            return;
+        }
         for unit in units {
             self.append(at.block, unit);
             count += 1;
         }
-        for _ in count..self.units_per_page {
+        for _ in count..units_per_page {
             self.append(at.block, UnitImage::pad());
         }
     }
 
-    fn begin(&mut self, at: PageAddr, opened: u64) {
+    /// Begins a program of the next page of a block.
+    fn begin(&mut self, at: PageAddr, opened: u64) -> &mut BlockMedia {
         let first = at.page * self.units_per_page;
         let media = self.block_mut(at.block);
         assert!(!media.erase_torn, "block {} needs an erase", at.block.0);
         assert_eq!(media.written, first, "pages of block {} are programmed in order", at.block.0);
         media.opened = opened;
+        media
     }
 
     /// Programs the next unit of a block; [`Self::program`] does so for a page. Contents are apart, so that where none are kept

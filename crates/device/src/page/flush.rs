@@ -76,6 +76,7 @@ impl PageFtl {
     }
 
     /// Tells the store what was accepted since the last call, before any completion is reported.
+    #[inline]
     pub(super) fn commit_saved(&mut self, cx: &mut Cx) {
         if cx.flash.media.commit_saved() {
             self.begin_journal(cx);

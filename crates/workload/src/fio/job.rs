@@ -660,7 +660,9 @@ impl FioJob {
         let place = match self.pair {
             Pair::Writing(place) => place,
             Pair::Whole | Pair::Trimming(_) => {
-                self.turn(false);
+                if self.turns.is_some() {
+                    self.turn(false);
+                }
                 self.place(direction)
             }
         };
