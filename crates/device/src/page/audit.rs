@@ -20,10 +20,12 @@ impl PageFtl {
         let valid = cx.flash.blocks.audit();
         let (mut direct, mut shared) = (0, 0);
         for (lpn, word) in self.map.iter() {
-            if let Place::Slot(slot) = self.buffer.place(word) {
+            let mut place = self.buffer.place(word);
+            if let Place::Slot(slot) = place {
                 assert_eq!(self.buffer.slot(slot).lpn, lpn, "a slot of the chain belongs to its page");
+                place = self.buffer.bottom(word);
             }
-            match self.buffer.bottom(word) {
+            match place {
                 Place::Nowhere | Place::Slot(_) => {}
                 Place::Unit(_) => direct += 1,
                 Place::Shared(vpid) => {
