@@ -64,6 +64,16 @@ pub(crate) fn segment_cuts() -> Vec<String> {
     worlds(" --device tiny-d5*").to_vec()
 }
 
+/// CI's power cuts of devices with an open channel, after shorter ones.
+pub(crate) fn open_cuts() -> Vec<String> {
+    worlds(" --device tiny-open*").to_vec()
+}
+
+/// CI's power cuts of devices below host FTLs, after shorter ones.
+pub(crate) fn host_ftl_cuts() -> Vec<String> {
+    worlds(" --device tiny-pblk* --device tiny-qblke*").to_vec()
+}
+
 fn worlds(which: &str) -> [String; 3] {
     [1, 4, CRASH_WORLDS].map(|worlds| format!("crash --quiet --no-minimise --worlds {worlds}{which}"))
 }

@@ -49,7 +49,7 @@ impl Suite {
     }
 }
 
-pub(crate) const LAYERS: [Layer; 9] = [
+pub(crate) const LAYERS: [Layer; 11] = [
     Layer {
         name: "device",
         files: &[
@@ -253,6 +253,47 @@ pub(crate) const LAYERS: [Layer; 9] = [
             tests("flashweir-device", "it", GOLDEN),
         ],
         cuts: campaigns::segment_cuts,
+    },
+    Layer {
+        name: "open-channel",
+        files: &[
+            "crates/device/src/open/check.rs",
+            "crates/device/src/open/chunks.rs",
+            "crates/device/src/open/copy.rs",
+            "crates/device/src/open/firmware.rs",
+            "crates/device/src/open/places.rs",
+            "crates/device/src/open/program.rs",
+            "crates/device/src/open/read.rs",
+            "crates/device/src/open/report.rs",
+            "crates/device/src/open/reset.rs",
+            "crates/device/src/open/state.rs",
+        ],
+        tests: &[
+            tests("flashweir-device", "it", "open::"),
+            tests("flashweir-crash", "it", "open::"),
+            tests("flashweir-crash", "it", "commands::"),
+        ],
+        cuts: campaigns::open_cuts,
+    },
+    Layer {
+        name: "host-ftl",
+        files: &[
+            "crates/host/src/ftl/admit.rs",
+            "crates/host/src/ftl/collect.rs",
+            "crates/host/src/ftl/lines.rs",
+            "crates/host/src/ftl/map.rs",
+            "crates/host/src/ftl/order.rs",
+            "crates/host/src/ftl/recent.rs",
+            "crates/host/src/ftl/recover.rs",
+            "crates/host/src/ftl/ring.rs",
+            "crates/host/src/ftl/target.rs",
+        ],
+        tests: &[
+            tests("flashweir-crash", "lib", "host_ftl"),
+            tests("flashweir-host", "lib", ""),
+            tests("flashweir-sim", "it", "host_ftl"),
+        ],
+        cuts: campaigns::host_ftl_cuts,
     },
 ];
 
