@@ -279,6 +279,7 @@ pub(crate) const LAYERS: [Layer; 11] = [
         name: "host-ftl",
         files: &[
             "crates/host/src/ftl/admit.rs",
+            "crates/host/src/ftl/check.rs",
             "crates/host/src/ftl/collect.rs",
             "crates/host/src/ftl/lines.rs",
             "crates/host/src/ftl/map.rs",
@@ -287,10 +288,11 @@ pub(crate) const LAYERS: [Layer; 11] = [
             "crates/host/src/ftl/recover.rs",
             "crates/host/src/ftl/ring.rs",
             "crates/host/src/ftl/target.rs",
+            "crates/host/src/ftl/waiters.rs",
         ],
         tests: &[
             tests("flashweir-crash", "lib", "host_ftl"),
-            tests("flashweir-host", "lib", ""),
+            tests("flashweir-crash", "it", "commands::"),
             tests("flashweir-sim", "it", "host_ftl"),
         ],
         cuts: campaigns::host_ftl_cuts,
