@@ -73,6 +73,8 @@ pub fn host_ftl(name: &str) -> Option<HostFtlConfig> {
         over_provisioning: if shape.wears_out() { 0.6 } else { 0.5 },
         programs_per_die: 2,
         queues: 3,
+        // Its rings give nothing out of order, so a range flush or FUA waits for all that is before its entries.
+        urgent: name != "tiny-pblk-rings",
         pad_after: Duration::from_millis(3),
         user_active_for: Duration::from_millis(5),
         // So few that their numbers begin anew within a boot.
