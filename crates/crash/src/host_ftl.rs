@@ -874,6 +874,43 @@ mod tests {
         assert!(urgent + 16 < in_order, "{urgent} and {in_order} units were programmed before the answer");
     }
 
+    #[test]
+    fn requests_that_come_before_the_end_of_a_recovery_are_answered() {
+        for device in ["tiny-pblk", "tiny-qblke-streams"] {
+            let config = tiny(device).unwrap();
+            let spec = WorldSpec { config, seed: 4, planted: None, effort: Effort::SHALLOW };
+            let pair = fresh(&spec);
+            let asks = history(&spec, 0, pair.ftl.layout().user_units);
+            let mut run = Run::new(&spec, pair, asks);
+            run.run().unwrap();
+            let media = cut_device(&run.pair.device, run.cut_instant(), &[]);
+            let expected = Pair::wake(&spec, media.clone()).unwrap().contents();
+            let mut pair = Pair::begin_recovery(&spec, media);
+            let per_unit = pair.ftl.layout().unit_sectors;
+            let ask = |number: u64, op| Input::Submit { command: Command::new(number, op), submitter: 0 };
+            let blocks = per_unit as u32;
+            let data = Data::Pattern(99);
+            for (number, op) in [
+                (0, Op::Write { lba: Lba(per_unit), blocks, data }),
+                (1, Op::Read { lba: Lba(2 * per_unit), blocks: 2 * blocks }),
+                (2, Op::Flush),
+            ] {
+                pair.tell(Instant::ZERO, ask(number, op));
+            }
+            assert!(!pair.ftl.is_ready() && pair.answers.is_empty());
+            while pair.step().is_some() {}
+            let answers: BTreeMap<u64, _> = pair.answers.drain(..).collect();
+            let read = |unit: usize| match &answers[&1] {
+                Ok(Done::Data(units)) => Content::from(&units[unit]),
+                other => panic!("{other:?}"),
+            };
+            let written = Content::from(&Payload::Tag(pattern(99, Lpn(1))));
+            assert_eq!([read(0), read(1)], [expected[2], expected[3]], "{device}");
+            assert_eq!(pair.contents()[..2], [expected[0], written], "{device}");
+            assert_eq!([&answers[&0], &answers[&2]], [&Ok(Done::Ok), &Ok(Done::Ok)], "{device}");
+        }
+    }
+
     /// A record of all streams enters one ring, so there are only so many.
     #[test]
     fn streams_for_which_a_record_has_no_room_are_refused() {

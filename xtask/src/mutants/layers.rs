@@ -287,6 +287,7 @@ pub(crate) const LAYERS: [Layer; 11] = [
             "crates/host/src/ftl/recent.rs",
             "crates/host/src/ftl/recover.rs",
             "crates/host/src/ftl/ring.rs",
+            "crates/host/src/ftl/streams.rs",
             "crates/host/src/ftl/target.rs",
             "crates/host/src/ftl/waiters.rs",
         ],
