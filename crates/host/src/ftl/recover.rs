@@ -313,8 +313,10 @@ impl Recovery {
             fold.found(unit.member.as_ref().expect("a member"), unit.seq, 0);
         }
         let limits = fold.by_count();
-        let was_discarded =
-            |seq: u64| known.discarded.iter().any(|&(first, count)| (first..first + count).contains(&seq));
+        let was_discarded = |seq: u64| {
+            let behind = known.discarded.partition_point(|&(first, _)| first <= seq);
+            known.discarded[..behind].last().is_some_and(|&(first, count)| seq - first < count)
+        };
         let (mut discarded, mut seq_max, mut has_new) = (BTreeSet::new(), 0, !known.complete.is_empty());
         for (id, line) in ftl.lines.ids().zip(&self.lines) {
             for unit in &line.units {
