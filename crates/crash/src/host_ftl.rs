@@ -582,7 +582,7 @@ fn live(
                             return Err(why(Fault::NotIdempotent { lpn: Lpn(at as u64) }));
                         }
                     }
-                    let every = u64::from(exercise_every) / 4;
+                    let every = u64::from(exercise_every);
                     if asked.is_some() || every > 0 && thin.below(every) == 0 {
                         counts.exercised += 1;
                         exercise(spec, after).map_err(|why| fault(&run, &torn, why))?;
@@ -841,7 +841,8 @@ mod tests {
     fn regression_a_chunk_closed_early_is_used_again() {
         for seed in 0..16 {
             let config = tiny("tiny-pblk-chunks").unwrap();
-            let spec = WorldSpec { config, seed, planted: None, effort: Effort::SHALLOW };
+            let effort = Effort { exercise_every: 64, ..Effort::SHALLOW };
+            let spec = WorldSpec { config, seed, planted: None, effort };
             assert_eq!(explore_world(&spec).1, None, "seed {seed}");
         }
     }
