@@ -4,7 +4,7 @@
 //! Invariant: a page that is torn, of another format or of another line is not read; each page says which line it belongs to and
 //! carries a checksum.
 
-use crate::sealed::Frame;
+use crate::sealed::{Fields, Frame};
 use flashweir_core::command::StreamId;
 use flashweir_core::oob::{OobRecord, Owner};
 
@@ -41,6 +41,17 @@ fn page(frame: &Frame, line: u64, first: u32, items: usize, write: impl FnOnce(&
     write(&mut page);
     frame.seal(&mut page);
     page
+}
+
+/// The two words of an item.
+fn pair(fields: Fields<'_>, nth: usize) -> Option<(u64, u64)> {
+    let at = HEADER_BYTES + 16 * nth;
+    Some((fields.u64_at(at)?, fields.u64_at(at + 8)?))
+}
+
+fn push_pair(page: &mut Vec<u8>, one: u64, other: u64) {
+    page.extend_from_slice(&one.to_le_bytes());
+    page.extend_from_slice(&other.to_le_bytes());
 }
 
 /// Start metadata of a line.
@@ -89,8 +100,7 @@ impl LineEnd {
     pub fn encode(&self) -> Vec<u8> {
         page(&END, self.line, self.first, self.units.len(), |page| {
             for (owner, seq) in &self.units {
-                page.extend_from_slice(&owner.pack().to_le_bytes());
-                page.extend_from_slice(&seq.to_le_bytes());
+                push_pair(page, owner.pack(), *seq);
             }
         })
     }
@@ -98,10 +108,7 @@ impl LineEnd {
     /// Decodes a page; `None` if it is not an intact one.
     pub fn decode(page: &[u8]) -> Option<Self> {
         let (fields, count) = END.open(page)?;
-        let item = |nth| {
-            let at = HEADER_BYTES + 16 * nth;
-            Some((Owner::unpack(fields.u64_at(at)?), fields.u64_at(at + 8)?))
-        };
+        let item = |nth| pair(fields, nth).map(|(owner, seq)| (Owner::unpack(owner), seq));
         let units = (0..count).map(item).collect::<Option<_>>()?;
         Some(Self { line: fields.u64_at(12)?, first: fields.u32_at(20)?, units })
     }
@@ -124,8 +131,7 @@ impl TrimPage {
     pub fn encode(&self) -> Vec<u8> {
         page(&TRIM, 0, 0, self.ranges.len(), |page| {
             for (first, count) in &self.ranges {
-                page.extend_from_slice(&first.to_le_bytes());
-                page.extend_from_slice(&count.to_le_bytes());
+                push_pair(page, *first, *count);
             }
         })
     }
@@ -133,10 +139,7 @@ impl TrimPage {
     /// Decodes a page; `None` if it is not an intact one.
     pub fn decode(page: &[u8]) -> Option<Self> {
         let (fields, count) = TRIM.open(page)?;
-        let item = |nth| {
-            let at = HEADER_BYTES + 16 * nth;
-            Some((fields.u64_at(at)?, fields.u64_at(at + 8)?))
-        };
+        let item = |nth| pair(fields, nth);
         Some(Self { ranges: (0..count).map(item).collect::<Option<_>>()? })
     }
 
@@ -202,8 +205,7 @@ impl OrderPage {
                 record.complete.iter().map(|(stream, epoch)| (u64::from(stream.0), u64::from(*epoch)));
             for (one, other) in std::iter::once(head).chain(complete).chain(record.discarded.iter().copied())
             {
-                page.extend_from_slice(&one.to_le_bytes());
-                page.extend_from_slice(&other.to_le_bytes());
+                push_pair(page, one, other);
             }
         })
     }
@@ -211,10 +213,7 @@ impl OrderPage {
     /// Decodes a page; `None` if it is not an intact one.
     pub fn decode(page: &[u8]) -> Option<Self> {
         let (fields, count) = ORDER.open(page)?;
-        let item = |nth| {
-            let at = HEADER_BYTES + 16 * nth;
-            Some((fields.u64_at(at)?, fields.u64_at(at + 8)?))
-        };
+        let item = |nth| pair(fields, nth);
         let (horizon, numbers) = item(0)?;
         let (parts, streams) = ((numbers >> 32) as u32, numbers as u32 as usize);
         if streams >= count {

@@ -45,13 +45,15 @@ impl Default for Ordered {
 }
 
 impl Ordered {
-    /// Closes the open epoch, if it has members.
+    /// Closes the open epoch, if it has members. It is complete at once if all of them are on the medium.
     pub(super) fn close(&mut self) {
         self.closed += u64::from(self.epochs.close());
+        let stable = self.settle();
+        debug_assert!(stable.is_empty(), "members become stable with a program");
     }
 
     /// Leaves epochs behind that are complete; returns the members that are stable now.
-    pub(super) fn settle(&mut self) -> Vec<Programmed> {
+    fn settle(&mut self) -> Vec<Programmed> {
         let mut stable = Vec::new();
         loop {
             stable.extend(self.programmed.remove(&self.epochs.base()).unwrap_or_default());
@@ -69,8 +71,6 @@ impl Ordered {
             self.outside.pop_front();
             self.entering += 1;
             self.close();
-            let stable = self.settle();
-            debug_assert!(stable.is_empty(), "members become stable with a program");
         }
     }
 }

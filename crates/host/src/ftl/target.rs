@@ -248,7 +248,7 @@ impl HostFtl {
 
     /// A request begins: at once, or on the CPU of its submitter.
     fn arrive(&mut self, command: Command, submitter: u16, effects: &mut Vec<Effect>) {
-        if self.check(&command).is_ok() {
+        if command.stream.is_some() && self.check(&command).is_ok() {
             self.orders.arrive(&command);
         }
         match &mut self.threads {
@@ -401,13 +401,15 @@ impl HostFtl {
         }
         let ring = usize::from(submitter) % self.rings.len();
         let per_unit = self.layout.unit_sectors;
-        let (tags, fua, vain_tries) = (command.tags, command.fua, 0);
-        let (targets, entries) = (Vec::new(), Vec::new());
-        let order = self.orders.take_arrived(token);
+        let (tags, fua, order) = (command.tags, command.fua, self.orders.take_arrived(token));
         // Of what is deallocated only whole units count; writes have no others.
         let whole = |lba: Lba, blocks: u32| {
             let first = lba.0.div_ceil(per_unit);
             (Lpn(first), ((lba.0 + u64::from(blocks)) / per_unit).saturating_sub(first))
+        };
+        let queued = |(first, units): (Lpn, u64), data| {
+            let (targets, entries) = (Vec::new(), Vec::new());
+            Queued { token, first, units, done: 0, data, tags, fua, order, targets, entries, vain_tries: 0 }
         };
         match command.op {
             Op::Read { lba, blocks } => self.submit_read(token, lba, blocks, effects),
@@ -416,60 +418,19 @@ impl HostFtl {
                 let bytes = self.layout.unit_bytes;
                 let content =
                     |nth: usize| data.unit(Lpn(first.0 + nth as u64), nth, nth * bytes..(nth + 1) * bytes);
-                let data = Some((0..units as usize).map(content).collect());
+                let data = (0..units as usize).map(content).collect();
                 self.metrics.writes += 1;
-                let queued = Queued {
-                    token,
-                    first,
-                    units,
-                    done: 0,
-                    data,
-                    tags,
-                    fua,
-                    order,
-                    targets,
-                    entries,
-                    vain_tries,
-                };
-                self.queue(ring, queued, effects);
+                self.queue(ring, queued((first, units), Some(data)), effects);
             }
             Op::WriteZeroes { lba, blocks } => {
                 let (first, units) = whole(lba, blocks);
-                let data = Some(vec![Payload::Zero; units as usize]);
+                let data = vec![Payload::Zero; units as usize];
                 self.metrics.writes += 1;
-                let queued = Queued {
-                    token,
-                    first,
-                    units,
-                    done: 0,
-                    data,
-                    tags,
-                    fua,
-                    order,
-                    targets,
-                    entries,
-                    vain_tries,
-                };
-                self.queue(ring, queued, effects);
+                self.queue(ring, queued((first, units), Some(data)), effects);
             }
             Op::Trim { lba, blocks } => {
-                let (first, units) = whole(lba, blocks);
                 self.metrics.trims += 1;
-                let (data, done) = (None, 0);
-                let queued = Queued {
-                    token,
-                    first,
-                    units,
-                    done,
-                    data,
-                    tags,
-                    fua,
-                    order,
-                    targets,
-                    entries,
-                    vain_tries,
-                };
-                self.queue(ring, queued, effects);
+                self.queue(ring, queued(whole(lba, blocks), None), effects);
             }
             Op::Barrier => self.complete(token, Ok(Done::Ok), 0, effects),
             // Nothing was accepted in this boot.
