@@ -9,9 +9,8 @@ mod host_ftl;
 mod shape;
 
 pub use drawn::drawn_name;
-pub(super) use host_ftl::has_streams;
 pub use host_ftl::host_ftl;
-pub(super) use host_ftl::host_ftl_names;
+pub(super) use host_ftl::{has_streams, host_ftl_names};
 pub(super) use shape::Habit;
 
 use flashweir_core::Duration;
@@ -347,9 +346,9 @@ pub(super) fn tiny_open() -> Vec<DeviceConfig> {
 fn tiny_host_ftl() -> impl Iterator<Item = DeviceConfig> {
     host_ftl::host_ftl_shapes().map(|(name, shape)| {
         let chunks = if host_ftl::has_wide_chunks(name) { WIDE_CHUNKS } else { CHUNKS };
-        let open = match name.contains("-2.0") {
-            true => OpenConfig { cached_units: 6, ..chunks },
-            false => OpenConfig { version: OpenVersion::V12, ..chunks },
+        let open = match host_ftl::cached_units(name) {
+            0 => OpenConfig { version: OpenVersion::V12, ..chunks },
+            cached_units => OpenConfig { cached_units, ..chunks },
         };
         open_channel(name, shape, open)
     })

@@ -23,7 +23,6 @@ use flashweir_core::random::{RandomStream, mix};
 use flashweir_core::{
     Agenda, Command, Data, DeviceError, Done, Duration, Instant, Lba, Lpn, Op, Order, Payload,
 };
-use flashweir_device::config::OpenVersion;
 use flashweir_device::{Device, Effect as DeviceEffect, Event, Media, Recovery, Torn, UNREADABLE};
 use flashweir_host::{Effect, HostFtl, HostFtlConfig, Input, PlantedHostBug};
 use std::collections::btree_map::Entry;
@@ -193,9 +192,6 @@ impl Pair {
         };
         let geometry = device.geometry();
         let (flash, unit_bytes) = (geometry.open_flash(), geometry.unit_bytes as usize);
-        let open = &device.config().open;
-        let keeps_back = open.version == OpenVersion::V20;
-        let config = HostFtlConfig { cached_units: if keeps_back { open.cached_units } else { 0 }, ..config };
         let made = if is_fresh { HostFtl::new } else { HostFtl::recover };
         let ftl =
             made(config, flash, unit_bytes).unwrap_or_else(|error| panic!("{}: {error}", spec.config.name));

@@ -48,6 +48,11 @@ pub(super) fn has_wide_chunks(name: &str) -> bool {
     name.ends_with("-chunks") || name.ends_with("-2.0-wide")
 }
 
+/// Units of an open chunk that the device called `name` keeps back, as OCSSD 2.0 does; 0 below the older version.
+pub(super) fn cached_units(name: &str) -> u32 {
+    if name.contains("-2.0") { 6 } else { 0 }
+}
+
 /// Whether hosts use streams and barriers on the device called `name`.
 pub(crate) fn has_streams(name: &str) -> bool {
     name.ends_with("-streams")
@@ -77,6 +82,7 @@ pub fn host_ftl(name: &str) -> Option<HostFtlConfig> {
         urgent: name != "tiny-pblk-rings",
         pad_after: Duration::from_millis(3),
         user_active_for: Duration::from_millis(5),
+        cached_units: cached_units(name),
         // So few that their numbers begin anew within a boot.
         epochs_max: if name == "tiny-qblke-planes-streams" { 6 } else { EPOCHS_MAX },
         ..HostFtlConfig::qblke(*rings)

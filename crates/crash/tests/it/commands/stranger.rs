@@ -22,9 +22,9 @@ use flashweir_core::{
     Agenda, Command, CommandId, Data, DeviceError, Done, Lba, Lpn, Op, Order, Payload, Ppa,
 };
 use flashweir_crash::devices;
-use flashweir_device::config::{DeviceConfig, FirmwareKind, OpenVersion};
+use flashweir_device::config::{DeviceConfig, FirmwareKind};
 use flashweir_device::{Device, DeviceOptions, Effect, Event};
-use flashweir_host::{Effect as HostEffect, HostFtl, HostFtlConfig, Input};
+use flashweir_host::{Effect as HostEffect, HostFtl, Input};
 use std::collections::BTreeMap;
 
 /// Where the decisions come from.
@@ -192,9 +192,7 @@ const EVENTS_MAX: u32 = 1_000_000;
 impl Host {
     fn new(device: Device) -> Self {
         let ftl = devices::host_ftl(&device.config().name).map(|config| {
-            let (geometry, open) = (device.geometry(), &device.config().open);
-            let cached_units = if open.version == OpenVersion::V20 { open.cached_units } else { 0 };
-            let config = HostFtlConfig { cached_units, ..config };
+            let geometry = device.geometry();
             let ftl = HostFtl::new(config, geometry.open_flash(), geometry.unit_bytes as usize);
             Box::new(ftl.expect("a tiny device below a host FTL"))
         });
