@@ -3,8 +3,13 @@
  *     cc -Wall -Werror -o transfer examples/transfer.c -Iinclude && ./transfer mnt/left mnt/right 100
  *
  * on ext4 that is mounted with `weir mount ... --journal-mode journal`. Each round writes its number to both files, to some
- * places of each; one call makes them durable. Whatever a power cut does, both have the same number everywhere;
- * `./transfer --check` looks. Every third round is written and then forgotten.
+ * places of each; one call makes them durable, and then the round is printed. Whatever a power cut does, both have the same number
+ * everywhere; `./transfer --check` looks. Every third round is written and then forgotten. `weir check` cuts the power everywhere:
+ *
+ *     weir check --format ext4-sdj --setup './transfer {}/left {}/right 1' --verify './transfer --check {}/left {}/right' \
+ *         -- ./transfer {}/left {}/right 7
+ *
+ * With `-DAPART` each file is synced by itself, and what that breaks is found.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -25,6 +30,21 @@ static int fail(const char *what)
 	return 1;
 }
 
+/* The last round that was printed, if `weir check` says what was printed. */
+static uint64_t promised(void)
+{
+	const char *path = getenv("WEIR_PRINTED");
+	FILE *printed = path ? fopen(path, "r") : NULL;
+	unsigned long long round = 0;
+
+	if (printed) {
+		while (fscanf(printed, "round %llu\n", &round) == 1)
+			;
+		fclose(printed);
+	}
+	return round;
+}
+
 static int check(const char *left, const char *right)
 {
 	int fds[2] = {open(left, O_RDONLY), open(right, O_RDONLY)};
@@ -38,6 +58,11 @@ static int check(const char *left, const char *right)
 			if (pread(fds[file], &numbers[file][place], sizeof(uint64_t), (off_t)place * DISTANCE) < 0)
 				return fail("read");
 	printf("round %llu\n", (unsigned long long)numbers[0][0]);
+	fflush(stdout);
+	if (numbers[0][0] < promised()) {
+		fprintf(stderr, "round %llu was printed and is gone\n", (unsigned long long)promised());
+		return 1;
+	}
 	for (file = 0; file < 2; file++)
 		for (place = 0; place < PLACES; place++)
 			if (numbers[file][place] != numbers[0][0]) {
@@ -46,6 +71,15 @@ static int check(const char *left, const char *right)
 				return 1;
 			}
 	return 0;
+}
+
+static int commit(const int *fds)
+{
+#ifdef APART
+	return fsync(fds[0]) != 0 ? -1 : fsync(fds[1]);
+#else
+	return fsyncv(fds, 2);
+#endif
 }
 
 int main(int argc, char **argv)
@@ -73,8 +107,10 @@ int main(int argc, char **argv)
 				if (pwrite(fds[file], &round, sizeof round, (off_t)place * DISTANCE) != sizeof round)
 					return fail("write");
 		if (round % 3 != 0) {
-			if (fsyncv(fds, 2) != 0)
-				return fail("fsyncv");
+			if (commit(fds) != 0)
+				return fail("commit");
+			printf("round %llu\n", (unsigned long long)round);
+			fflush(stdout);
 			continue;
 		}
 		for (file = 0; file < 2; file++) {

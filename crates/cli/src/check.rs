@@ -170,7 +170,8 @@ pub(crate) fn command(args: &CheckArgs, cancel: &AtomicBool) -> Outcome {
     let end = bench.changed(Arc::clone(&before), Some(recorder.clone()), program)?;
     bench.text = std::fs::read(&bench.printed).map_err(Failure::run)?;
     let printed = bench.text.len() as u64;
-    let recording = Arc::new(Recording { before, blocks, steps: recorder.take(), printed });
+    let (steps, share_blocks_max) = (recorder.take(), bench.device.ftl.share.batch);
+    let recording = Arc::new(Recording { before, blocks, share_blocks_max, steps, printed });
     if recording.steps.is_empty() {
         let why = "COMMAND changed nothing in the directory: expected {} or $WEIR_DIR to be where it works";
         return Err(Failure::Usage(why.into()));
@@ -574,6 +575,8 @@ fn not_synced(steps: &[Step]) -> Vec<String> {
     /// An inode, or a name in it.
     type Changed<'a> = (Ino, Option<&'a [u8]>);
     let mut pending: BTreeMap<Changed<'_>, (usize, &str)> = BTreeMap::new();
+    // Inodes of files that are open as atomic.
+    let mut atomic: BTreeMap<u64, Ino> = BTreeMap::new();
     for (number, step) in (1..).zip(steps) {
         let changed = match &step.call {
             Call::Write { ino, .. }
@@ -588,11 +591,30 @@ fn not_synced(steps: &[Step]) -> Vec<String> {
             | Call::Link { dir, name, .. }
             | Call::Remove { dir, name, .. }
             | Call::Rename { to: (dir, name), .. } => Some((*dir, Some(&**name))),
+            Call::Copy { to: (ino, _), .. } | Call::Exchange { other: (ino, _), .. } => Some((*ino, None)),
+            // What a commit is to release is still in memory.
+            Call::Sync { releases: false, .. } => None,
             Call::Sync { ino, .. } => {
                 pending.retain(|(of, _), _| of != ino);
                 None
             }
-            Call::Barrier { .. } | Call::Forget { .. } => None,
+            Call::SyncSet { opens, .. } => {
+                let synced: Vec<Ino> = opens.iter().filter_map(|open| atomic.get(open).copied()).collect();
+                pending.retain(|(of, _), _| !synced.contains(of));
+                None
+            }
+            Call::BeginAtomic { open, ino } => {
+                atomic.insert(*open, *ino);
+                None
+            }
+            Call::Abort { open } => {
+                let aborted = atomic.get(open).copied();
+                pending.retain(|(of, name), _| name.is_some() || Some(*of) != aborted);
+                None
+            }
+            Call::Barrier { .. } | Call::Release { .. } | Call::EndAtomic { .. } | Call::Forget { .. } => {
+                None
+            }
         };
         if let Some(changed) = changed {
             pending.insert(changed, (number, step.shown.as_str()));

@@ -52,6 +52,33 @@ fn vim(place: &Place, weir: &str) -> Result<(), String> {
     checked("ext4-sdj", true).map(drop)
 }
 
+/// Files that are committed together never differ; those that are synced one after the other do.
+fn transfer(place: &Place, weir: &str) -> Result<(), String> {
+    let (source, include) = (root().join("examples/transfer.c"), root().join("include"));
+    let (source, include) = (source.display().to_string(), include.display().to_string());
+    let (together, apart) = (place.path("transfer"), place.path("transfer-apart"));
+    let compile = ["cc", "-Wall", "-Werror", "-I", &include, &source, "-o"];
+    program(place, &[&compile[..], &[&together]].concat())?;
+    program(place, &[&compile[..], &[&apart, "-DAPART"]].concat())?;
+    for format in ["ext4-journal", "ext4-sdj", "ext4-soj", "f2fs-ssc", "f2fs-ssc-dual"] {
+        let checked = |transfer: &str, is_right: bool| {
+            let files = "{}/left {}/right";
+            let (setup, verify) = (format!("{transfer} {files} 1"), format!("{transfer} --check {files}"));
+            let mut line =
+                vec![weir, "check", "--quiet", "--format", format, "--courses", "1", "--states", "300"];
+            line.extend(["--setup", &setup, "--verify", &verify]);
+            line.extend(["--", transfer, "{}/left", "{}/right", "7"]);
+            if is_right { program(place, &line) } else { run_failing(place, &line) }
+        };
+        checked(&together, true)?;
+        let said = checked(&apart, false)?;
+        if !said.contains("of file 1 is of round") {
+            return Err(format!("{format}: two files that are synced apart: {said}"));
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn judge(place: &Place) -> Finding {
     let (weir, seed) = (built("weir"), place.seed().to_string());
     let source = root().join("examples/check/kv.c").display().to_string();
@@ -79,6 +106,7 @@ pub(super) fn judge(place: &Place) -> Finding {
         return Err(format!("README's Redis: {said}"));
     }
     vim(place, &weir)?;
+    transfer(place, &weir)?;
     let kept = place.make_dir("kept")?;
     for format in FORMATS {
         let checked = |verify: &str, options: &[&str], command: &[&str], is_right: bool| {
@@ -109,5 +137,5 @@ pub(super) fn judge(place: &Place) -> Finding {
             program(place, &["sh", "-c", BY_LINUX, "sh", &image, &at, &missing, &printed])?;
         }
     }
-    Ok("a store without a sync, Redis as in the README, and SQLite with less than EXTRA and vim on ordered data are found, with them nothing is".into())
+    Ok("a store without a sync, Redis as in the README, and SQLite with less than EXTRA, vim on ordered data and two files that are synced apart are found, with them nothing is".into())
 }

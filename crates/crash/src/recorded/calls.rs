@@ -36,10 +36,24 @@ pub enum Call {
     SetXattr { ino: Ino, name: Box<[u8]>, value: Box<[u8]>, mode: XattrMode },
     /// Removes an extended attribute.
     RemoveXattr { ino: Ino, name: Box<[u8]> },
-    /// Makes an inode durable.
-    Sync { ino: Ino, kind: SyncKind },
-    /// Orders an inode's changes before later ones.
-    Barrier { ino: Ino, kind: Barrier },
+    /// Copies a range by SHARE.
+    Copy { from: (Ino, u64), to: (Ino, u64), bytes: u64 },
+    /// Exchanges two ranges of the same length.
+    Exchange { one: (Ino, u64), other: (Ino, u64), bytes: u64 },
+    /// Makes an inode durable; what it withholds as an atomic file is released before, unless only a commit may do that.
+    Sync { ino: Ino, kind: SyncKind, releases: bool },
+    /// Orders an inode's changes before later ones, with the same choice.
+    Barrier { ino: Ino, kind: Barrier, releases: bool },
+    /// An open file, by a number of its own, makes the inode withhold what is written to it (share §7).
+    BeginAtomic { open: u64, ino: Ino },
+    /// This open file does so no longer.
+    EndAtomic { open: u64 },
+    /// What was written through open files of these numbers becomes durable in one transaction.
+    SyncSet { opens: Box<[u64]>, kind: SyncKind },
+    /// What the inode withholds is released, and durable with the next sync.
+    Release { ino: Ino },
+    /// What the inode of this open file withholds is forgotten.
+    Abort { open: u64 },
     /// The inode is not in use any more: without names it is gone.
     Forget { ino: Ino },
 }
@@ -88,11 +102,14 @@ pub(super) struct Player<F: Fs> {
     kept: BTreeMap<Ino, Kept<F>>,
     /// Open files, by inode and whether they bypass the page cache.
     files: BTreeMap<(Ino, bool), File<F>>,
+    /// Files that are open as atomic, by the number in the recording.
+    atomic: BTreeMap<u64, File<F>>,
 }
 
 impl<F: Fs> Player<F> {
     pub(super) fn new(vfs: Vfs<F>) -> Self {
-        Self { vfs, numbers: BTreeMap::new(), kept: BTreeMap::new(), files: BTreeMap::new() }
+        let (numbers, kept) = (BTreeMap::new(), BTreeMap::new());
+        Self { vfs, numbers, kept, files: BTreeMap::new(), atomic: BTreeMap::new() }
     }
 
     fn number(&self, recorded: Ino) -> Ino {
@@ -111,6 +128,15 @@ impl<F: Fs> Player<F> {
             self.files.insert(key, file);
         }
         self.files.get(&key).ok_or(Errno::EIO)
+    }
+
+    /// The file of an inode through the page cache, once it is open.
+    fn opened(&self, recorded: Ino) -> Result<&File<F>> {
+        self.files.get(&(recorded, false)).ok_or(Errno::EIO)
+    }
+
+    fn atomic(&self, open: u64) -> Result<&File<F>> {
+        self.atomic.get(&open).ok_or(Errno::EIO)
     }
 
     async fn made(&mut self, recorded: Ino, made: Ino) -> Result<()> {
@@ -183,8 +209,49 @@ impl<F: Fs> Player<F> {
             Call::RemoveXattr { ino, name } => {
                 vfs.remove_xattr_of(&Creds::checked(0, 0), self.number(*ino), name).await
             }
-            Call::Sync { ino, kind } => self.file(*ino, false).await?.sync(*kind).await,
-            Call::Barrier { ino, kind } => self.file(*ino, false).await?.barrier(*kind).await,
+            Call::Copy { from: (from, offset), to: (to, to_offset), bytes } => {
+                self.file(*from, false).await?;
+                self.file(*to, false).await?;
+                let (from, to) = (self.opened(*from)?, self.opened(*to)?);
+                let mut done = 0;
+                while done < *bytes {
+                    let (from, to) = ((from, offset + done), (to, to_offset + done));
+                    match vfs.copy_range(from, to, bytes - done).await? {
+                        0 => return Err(Errno::EIO),
+                        copied => done += copied,
+                    }
+                }
+                Ok(())
+            }
+            Call::Exchange { one: (one, offset), other: (other, other_offset), bytes } => {
+                self.file(*one, false).await?;
+                self.file(*other, false).await?;
+                let (one, other) = (self.opened(*one)?, self.opened(*other)?);
+                vfs.exchange((one, *offset), (other, *other_offset), *bytes).await
+            }
+            Call::Sync { ino, kind, releases } => {
+                self.file(*ino, false).await?.sync_as(*kind, *releases).await
+            }
+            Call::Barrier { ino, kind, releases } => {
+                self.file(*ino, false).await?.barrier_as(*kind, *releases).await
+            }
+            Call::BeginAtomic { open, ino } => {
+                let (creds, flags) = (Creds::checked(0, 0), OpenFlags::READ_WRITE.atomic());
+                let file = vfs.open_inode(&creds, self.number(*ino), flags).await?;
+                self.atomic.insert(*open, file);
+                Ok(())
+            }
+            Call::EndAtomic { open } => match self.atomic.remove(open) {
+                Some(file) => file.close().await,
+                None => Err(Errno::EIO),
+            },
+            Call::SyncSet { opens, kind } => {
+                let set: Vec<&File<F>> =
+                    opens.iter().map(|open| self.atomic(*open)).collect::<Result<_>>()?;
+                vfs.syncv(&set, *kind).await
+            }
+            Call::Release { ino } => self.file(*ino, false).await?.release().await,
+            Call::Abort { open } => self.atomic(*open)?.abort().await,
             Call::Forget { ino } => {
                 for direct in [false, true] {
                     if let Some(file) = self.files.remove(&(*ino, direct)) {

@@ -108,21 +108,18 @@ impl Choice {
 }
 
 impl Disk {
-    /// A disk with nothing on it.
-    pub(super) fn empty(format: Format, blocks: u64) -> Self {
-        Self::with_contents(format, &Arc::default(), blocks)
-    }
-
-    /// A disk with these contents, all durable. Of append segments what is not there was never written.
-    pub(super) fn with_contents(format: Format, contents: &Arc<Contents>, blocks: u64) -> Self {
+    /// A disk with these contents, all durable, of which one SHARE takes up to this number of blocks if the format needs that. Of append
+    /// segments what is not there was never written.
+    pub(super) fn with_contents(
+        format: Format,
+        contents: &Arc<Contents>,
+        blocks: u64,
+        share_blocks_max: u32,
+    ) -> Self {
         if !format.appends() {
-            let policy = format.device_kind().policy();
-            return Self::Model(ModelPort::with_contents(
-                policy,
-                Arc::clone(contents),
-                blocks,
-                FlushMode::Flush,
-            ));
+            let (policy, contents) = (format.device_kind().policy(), Arc::clone(contents));
+            let port = ModelPort::with_contents(policy, contents, blocks, FlushMode::Flush);
+            return Self::Model(port.with_share_blocks_max(share_blocks_max));
         }
         let segments = (blocks / u64::from(SEGMENT_BLOCKS)) as u32;
         let content = |block: Block| contents.get(&Lpn(block.0)).cloned();

@@ -48,6 +48,8 @@ pub struct Recording {
     pub before: Arc<Contents>,
     /// Size of the disk in blocks.
     pub blocks: u64,
+    /// Most blocks of one SHARE of the disk, if it has that.
+    pub share_blocks_max: u32,
     /// Calls of the program, in the order in which they ended.
     pub steps: Vec<Step>,
     /// Number of bytes that it had printed at its end.
@@ -195,7 +197,7 @@ pub enum Wrong {
 /// # Errors
 /// A message for the user if there is no room for a file system.
 pub fn fresh(format: Format, blocks: u64, root_owner: (u32, u32)) -> Result<Contents, String> {
-    let mut disk = Disk::empty(format, blocks);
+    let mut disk = Disk::with_contents(format, &Arc::default(), blocks, 0);
     let made = disk.run(move |disk, _| async move {
         let new = NewVolume::new(blocks).owned_by(root_owner);
         format.kind.mkfs(&*disk, &new).await.map(drop).map_err(|error| error.to_string())
@@ -228,7 +230,8 @@ struct Run {
 }
 
 fn play(recording: &Arc<Recording>, format: Format, course: Course) -> Result<Run, Wrong> {
-    let mut disk = Disk::with_contents(format, &recording.before, recording.blocks);
+    let mut disk =
+        Disk::with_contents(format, &recording.before, recording.blocks, recording.share_blocks_max);
     let spans = Rc::new(RefCell::new(Vec::new()));
     let (noted, log, calls) = (Rc::clone(&spans), disk.position(), Arc::clone(recording));
     let played = disk.run(move |disk, handle| async move {

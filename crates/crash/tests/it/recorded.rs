@@ -19,7 +19,8 @@ const CALLER: Creds = Creds::checked(0, 0);
 fn recording(format: Format, calls: Vec<(u64, Call)>) -> Arc<Recording> {
     let before = Arc::new(fresh(format, BLOCKS, (0, 0)).unwrap());
     let step = |(printed, call): (u64, Call)| Step { shown: format!("{call:?}"), call, printed };
-    Arc::new(Recording { before, blocks: BLOCKS, steps: calls.into_iter().map(step).collect(), printed: 100 })
+    let steps = calls.into_iter().map(step).collect();
+    Arc::new(Recording { before, blocks: BLOCKS, share_blocks_max: 64, steps, printed: 100 })
 }
 
 fn root(format: Format) -> Ino {
@@ -41,10 +42,13 @@ fn write(ino: u64, byte: u8) -> Call {
     Call::Write { ino: Ino(ino), offset: 0, bytes: vec![byte; 5_000].into(), direct: false }
 }
 
+fn sync(ino: Ino) -> Call {
+    Call::Sync { ino, kind: SyncKind::All, releases: true }
+}
+
 /// A file replaces another one, either correctly or without a sync of its content.
 fn replacing(format: Format, is_synced: bool) -> Arc<Recording> {
     let root = root(format);
-    let sync = |ino| Call::Sync { ino, kind: SyncKind::All };
     let rename = Call::Rename {
         creds: CALLER,
         from: (root, b"new"[..].into()),
@@ -76,9 +80,13 @@ fn tree_of(recording: &Recording, format: Format, directory: &Directory) -> Tree
     recover(&mut port, setup).unwrap()
 }
 
-/// Returns first byte and length of the file, and whether all its bytes are equal.
 fn content(tree: &Tree) -> Option<(u8, usize, bool)> {
-    match &tree.nodes[&tree.find("file")?].body {
+    content_of(tree, "file")
+}
+
+/// Returns first byte and length of a file, and whether all its bytes are equal.
+fn content_of(tree: &Tree, name: &str) -> Option<(u8, usize, bool)> {
+    match &tree.nodes[&tree.find(name)?].body {
         Body::File(bytes) => {
             let first = bytes.first().copied().unwrap_or(0);
             Some((first, bytes.len(), bytes.iter().all(|byte| *byte == first)))
@@ -145,11 +153,101 @@ fn a_file_that_is_in_use_lives_without_a_name() {
         let mut calls = vec![(0, make(format, "gone", 901)), (0, write(901, b'1')), (0, remove)];
         calls.extend([(0, write(901, b'2')), (0, Call::Forget { ino: Ino(901) })]);
         calls.extend(again);
-        calls.push((1, Call::Sync { ino: Ino(901), kind: SyncKind::All }));
+        calls.push((1, sync(Ino(901))));
         let recording = recording(format, calls);
         let (_, found) = directories(&recording, &config(format), |_| true).unwrap();
         let last = found.iter().find(|found| found.most.printed == 100).unwrap();
         assert_eq!(content(&tree_of(&recording, format, last)), Some((b'7', 5_000, true)), "{format:?}");
+    }
+}
+
+/// Formats with atomic files: one that journals data, one that shares them out of the journal, and two that share them from a
+/// place of their own.
+const WITH_SETS: [Format; 4] = [Format::EXT4_JOURNAL, Format::EXT4_SDJ, Format::EXT4_SOJ, Format::F2FS_SSC];
+
+/// Two files of two pages, durable with '0' and '1' in them, and changed by `calls`.
+fn of_two_files(format: Format, calls: impl IntoIterator<Item = (u64, Call)>) -> Arc<Recording> {
+    let files = [("left", 901, b'0'), ("right", 902, b'1')];
+    let made = files.into_iter().flat_map(|(name, ino, byte)| {
+        [make(format, name, ino), write(ino, byte), sync(Ino(ino)), sync(root(format))]
+    });
+    recording(format, made.map(|call| (0, call)).chain(calls).collect())
+}
+
+/// The first bytes of both files in each directory that may be there once both were made.
+fn both_in_each(recording: &Arc<Recording>, format: Format) -> Vec<(u64, [u8; 2])> {
+    let (_, found) = directories(recording, &config(format), |_| true).unwrap();
+    let made = found.iter().filter(|directory| directory.most.printed > 0);
+    let of = |directory: &Directory| {
+        let tree = tree_of(recording, format, directory);
+        ["left", "right"].map(|name| match content_of(&tree, name) {
+            Some((byte, 5_000, true)) => byte,
+            torn => panic!("{format:?}: {name} has {torn:?}: {:?}", directory.most),
+        })
+    };
+    made.map(|directory| (directory.most.printed, of(directory))).collect()
+}
+
+#[test]
+fn files_that_are_committed_together_change_together() {
+    for format in WITH_SETS {
+        let begin = [901, 902].map(|ino| Call::BeginAtomic { open: ino, ino: Ino(ino) });
+        let written = |byte| [write(901, byte), write(902, byte)];
+        let commit = Call::SyncSet { opens: [901, 902].into(), kind: SyncKind::Data };
+        let abort = [901, 902].map(|open| Call::Abort { open });
+        let end = [901, 902].map(|open| Call::EndAtomic { open });
+        let first = begin.into_iter().chain(written(b'2')).chain([commit.clone()]).map(|call| (10, call));
+        let second = written(b'3').into_iter().chain(abort).chain(written(b'4')).chain([commit]).chain(end);
+        let recording = of_two_files(format, first.chain(second.map(|call| (20, call))));
+        let seen = both_in_each(&recording, format);
+        for (printed, bytes) in &seen {
+            let allowed: &[[u8; 2]] = match printed {
+                0..20 => &[*b"01", *b"22"],
+                20..100 => &[*b"22", *b"44"],
+                _ => &[*b"44"],
+            };
+            assert!(allowed.contains(bytes), "{format:?}: {seen:?}");
+        }
+        for wanted in [*b"01", *b"22", *b"44"] {
+            assert!(seen.iter().any(|(_, bytes)| *bytes == wanted), "{format:?}: {seen:?}");
+        }
+    }
+}
+
+#[test]
+fn a_sync_beside_a_commit_that_is_to_come_releases_nothing() {
+    for format in WITH_SETS {
+        let begin = Call::BeginAtomic { open: 1, ino: Ino(901) };
+        let held = Call::Sync { ino: Ino(901), kind: SyncKind::All, releases: false };
+        let calls = [begin.clone(), write(901, b'2'), held, sync(root(format))];
+        let seen = both_in_each(&of_two_files(format, calls.map(|call| (10, call))), format);
+        assert!(seen.iter().all(|(_, bytes)| bytes == b"01"), "{format:?}: {seen:?}");
+        let calls = [begin, write(901, b'2'), Call::Release { ino: Ino(901) }, sync(Ino(901))];
+        let seen = both_in_each(&of_two_files(format, calls.map(|call| (10, call))), format);
+        assert!(seen.contains(&(100, *b"21")), "{format:?}: {seen:?}");
+    }
+}
+
+#[test]
+fn files_that_exchange_their_contents_do_so_at_once() {
+    for format in WITH_SETS {
+        let exchange = Call::Exchange { one: (Ino(901), 0), other: (Ino(902), 0), bytes: 5_000 };
+        let calls = [exchange, sync(Ino(902))];
+        let seen = both_in_each(&of_two_files(format, calls.map(|call| (10, call))), format);
+        assert!(seen.iter().all(|(_, bytes)| [*b"01", *b"10"].contains(bytes)), "{format:?}: {seen:?}");
+        assert!(seen.contains(&(100, *b"10")), "{format:?}: {seen:?}");
+    }
+}
+
+#[test]
+fn a_copy_is_there_once_it_is_synced() {
+    for format in [Format::EXT4_SDJ, Format::EXT4_SOJ, Format::F2FS_SSC] {
+        let calls = [Call::Copy { from: (Ino(901), 0), to: (Ino(902), 0), bytes: 5_000 }, sync(Ino(902))];
+        let recording = of_two_files(format, calls.map(|call| (10, call)));
+        let (_, found) = directories(&recording, &config(format), |_| true).unwrap();
+        let last = found.iter().find(|found| found.most.printed == 100).unwrap();
+        let copy = content_of(&tree_of(&recording, format, last), "right");
+        assert_eq!(copy, Some((b'0', 5_000, true)), "{format:?}");
     }
 }
 

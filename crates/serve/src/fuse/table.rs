@@ -86,19 +86,33 @@ pub(super) struct Open<F: Fs> {
     /// The same past the page cache, if it was opened with O_DIRECT.
     direct: Option<File<F>>,
     /// The same as an atomic file, once the program has asked for that.
-    atomic: RefCell<Option<(Rc<File<F>>, Until)>>,
+    atomic: RefCell<Option<Withholding<F>>>,
     /// Whether a part of what it has written since its start is lost, so that it cannot commit.
     is_torn: Cell<bool>,
     listing: RefCell<Rc<[DirEntry]>>,
 }
 
+/// A file that is open as atomic.
+struct Withholding<F: Fs> {
+    /// Its number in a recording.
+    number: u64,
+    file: Rc<File<F>>,
+    until: Until,
+}
+
+impl<F: Fs> Clone for Withholding<F> {
+    fn clone(&self) -> Self {
+        Self { file: Rc::clone(&self.file), ..*self }
+    }
+}
+
 impl<F: Fs> Open<F> {
-    fn atomic(&self) -> Option<Rc<File<F>>> {
-        self.atomic.borrow().as_ref().map(|(file, _)| Rc::clone(file))
+    fn atomic(&self) -> Option<Withholding<F>> {
+        self.atomic.borrow().clone()
     }
 
     fn until(&self) -> Option<Until> {
-        self.atomic.borrow().as_ref().map(|(_, until)| *until)
+        self.atomic.borrow().as_ref().map(|atomic| atomic.until)
     }
 }
 
@@ -695,15 +709,15 @@ impl<F: Fs> Table<F> {
         if !open.how.direct {
             self.keeps(open.number, |keeps| keeps.buffered_files = keeps.buffered_files.saturating_sub(1));
         }
+        if let Some(atomic) = open.atomic.take() {
+            if atomic.until == Until::Commit {
+                let _ = self.forget_withheld(&open, &atomic).await;
+            }
+            let _ = self.end(&open, atomic).await;
+        }
         // An inode that cannot be freed now is freed by recovery.
         if let Some(direct) = open.direct {
             let _ = direct.close().await;
-        }
-        if let Some((file, until)) = open.atomic.into_inner() {
-            if until == Until::Commit {
-                let _ = file.abort().await;
-            }
-            let _ = self.end(&open.file, (file, until)).await;
         }
         let _ = open.file.close().await;
     }
@@ -770,27 +784,29 @@ impl<F: Fs> Table<F> {
 
     pub(super) async fn sync(&self, handle: u64, kind: SyncKind) -> Result<()> {
         let open = self.file(handle)?;
-        let call = |(): &()| {
-            let what = if kind == SyncKind::Data { "fdatasync" } else { "fsync" };
-            (Call::Sync { ino: open.file.ino(), kind }, format!("{what} {}", self.shown(open.number)))
-        };
         // What a program has started, only its commit releases.
         let releases = self.withholders(open.file.ino(), Until::Commit).is_empty();
+        let call = |(): &()| {
+            let what = if kind == SyncKind::Data { "fdatasync" } else { "fsync" };
+            let ino = open.file.ino();
+            (Call::Sync { ino, kind, releases }, format!("{what} {}", self.shown(open.number)))
+        };
         self.noted(open.file.sync_as(kind, releases), call).await
     }
 
     pub(super) async fn barrier(&self, handle: u64, kind: Barrier) -> Result<()> {
         let open = self.file(handle)?;
+        let releases = self.withholders(open.file.ino(), Until::Commit).is_empty();
         let call = |(): &()| {
             let what = if kind == Barrier::Data { "fdatabarrier" } else { "fbarrier" };
-            (Call::Barrier { ino: open.file.ino(), kind }, format!("{what} {}", self.shown(open.number)))
+            let ino = open.file.ino();
+            (Call::Barrier { ino, kind, releases }, format!("{what} {}", self.shown(open.number)))
         };
-        let releases = self.withholders(open.file.ino(), Until::Commit).is_empty();
         self.noted(open.file.barrier_as(kind, releases), call).await
     }
 
     /// Copies by SHARE; returns the number of bytes, and what the kernel has to drop of the target, whose pages of the range it drops by
-    /// itself. Where that cannot be, `EOPNOTSUPP`, and Linux reads and writes; so it does where changes are recorded.
+    /// itself. Where that cannot be, `EOPNOTSUPP`, and Linux reads and writes.
     pub(super) async fn copy(
         &self,
         (from, offset): (u64, u64),
@@ -798,18 +814,25 @@ impl<F: Fs> Table<F> {
         bytes: u64,
         ends_set_id: bool,
     ) -> Result<(u32, Option<(NodeId, Stale)>)> {
-        if self.recorder.is_some() || !self.vfs.fs().shares_pages() {
+        if !self.vfs.fs().shares_pages() {
             return Err(Errno::EOPNOTSUPP);
         }
         let (source, target) = (self.file(from)?, self.file(to)?);
         let ended_set_id = ends_set_id && self.end_set_id(target.number).await?;
-        let copied = self.vfs.copy_range((&source.file, offset), (&target.file, to_offset), bytes).await?;
+        let work = self.vfs.copy_range((&source.file, offset), (&target.file, to_offset), bytes);
+        let call = |copied: &u64| {
+            let (from, to) = ((source.file.ino(), offset), (target.file.ino(), to_offset));
+            let (source, target) = (self.shown(source.number), self.shown(target.number));
+            let shown = format!("copy {source} at {offset} to {target} at {to_offset}, {copied} bytes");
+            (Call::Copy { from, to, bytes: *copied }, shown)
+        };
+        let copied = self.noted(work, call).await?;
         self.end_change(target.file.ino()).await?;
         let stale = self.stale_after(target.number, None, ended_set_id);
         Ok((copied as u32, stale.map(|stale| (target.number, stale))))
     }
 
-    /// Exchanges ranges of this file and of another one. A recording has no such call (`ENOTTY`).
+    /// Exchanges ranges of this file and of another one; `ENOTTY` where that cannot be.
     pub(super) async fn exchange(
         &self,
         handle: u64,
@@ -847,10 +870,22 @@ impl<F: Fs> Table<F> {
                 (None, [Some(_), Some(_)]) => return Err(Errno::EOPNOTSUPP),
                 (None, _) => return Err(Errno::EINVAL),
             };
-            self.vfs.exchange((&first, wanted.offset), (&own, wanted.own_offset), bytes).await?;
+            let work = self.vfs.exchange((&first, wanted.offset), (&own, wanted.own_offset), bytes);
+            let call = |(): &()| {
+                let (one, at) = ((first.ino(), wanted.offset), (own.ino(), wanted.own_offset));
+                let (first, own) = (self.shown(other), self.shown(open.number));
+                let shown = format!("exchange {own} at {} with {first} at {}, {bytes} bytes", at.1, one.1);
+                (Call::Exchange { one, other: at, bytes }, shown)
+            };
+            self.noted(work, call).await?;
             if wanted.syncs {
-                first.sync(SyncKind::Data).await?;
-                own.sync(SyncKind::Data).await?;
+                for (file, number) in [(&first, other), (&own, open.number)] {
+                    let call = |(): &()| {
+                        let call = Call::Sync { ino: file.ino(), kind: SyncKind::Data, releases: true };
+                        (call, format!("fdatasync {}", self.shown(number)))
+                    };
+                    self.noted(file.sync(SyncKind::Data), call).await?;
+                }
             }
             Ok(())
         };
@@ -861,30 +896,34 @@ impl<F: Fs> Table<F> {
 
     // Atomic files.
 
-    /// Whether there are atomic files. A recording has none.
+    /// Whether there are atomic files.
     pub(super) fn has_sets(&self) -> bool {
-        self.recorder.is_none() && self.vfs.fs().has_sets()
+        self.vfs.fs().has_sets()
     }
 
-    /// What is written to the file is withheld from here on. A recording has no such files (`EOPNOTSUPP`).
+    /// What is written to the file is withheld from here on.
     pub(super) async fn begin_atomic(&self, handle: u64, until: Until) -> Result<()> {
         let open = self.file(handle)?;
         if open.atomic().is_some() {
             return Ok(());
         }
-        if self.recorder.is_some() {
-            return Err(Errno::EOPNOTSUPP);
-        }
         if !open.how.writes {
             return Err(Errno::EBADF);
         }
-        let flags = OpenFlags::READ_WRITE.atomic();
-        let file = self.vfs.open_inode(&Creds::checked(0, 0), open.file.ino(), flags).await?;
+        let number = self.next_file.get();
+        self.next_file.set(number + 1);
+        let (creds, flags) = (Creds::checked(0, 0), OpenFlags::READ_WRITE.atomic());
+        let call = |_: &File<F>| {
+            let call = Call::BeginAtomic { open: number, ino: open.file.ino() };
+            (call, format!("start withholding {}", self.shown(open.number)))
+        };
+        let file = self.noted(self.vfs.open_inode(&creds, open.file.ino(), flags), call).await?;
+        let atomic = Withholding { number, file: Rc::new(file), until };
         if open.atomic().is_some() {
             // Another thread was faster.
-            return file.close().await;
+            return self.close_atomic(&open, atomic).await;
         }
-        *open.atomic.borrow_mut() = Some((Rc::new(file), until));
+        *open.atomic.borrow_mut() = Some(atomic);
         open.is_torn.set(false);
         Ok(())
     }
@@ -903,64 +942,111 @@ impl<F: Fs> Table<F> {
     /// it stays withheld, and goes with the next one: beside it there may be what another thread wrote.
     async fn end_change(&self, ino: Ino) -> Result<()> {
         match self.withholders(ino, Until::Written).first() {
-            Some(open) if self.withholders(ino, Until::Commit).is_empty() => open.file.release().await,
+            Some(open) if self.withholders(ino, Until::Commit).is_empty() => {
+                self.release_withheld(open).await
+            }
             _ => Ok(()),
         }
     }
 
     pub(super) async fn abort(&self, handle: u64) -> Result<()> {
         let open = self.file(handle)?;
-        open.atomic().ok_or(Errno::EINVAL)?.abort().await?;
+        let atomic = open.atomic().ok_or(Errno::EINVAL)?;
+        self.forget_withheld(&open, &atomic).await?;
+        drop(atomic);
         self.end_atomic(&open).await
+    }
+
+    async fn forget_withheld(&self, open: &Open<F>, atomic: &Withholding<F>) -> Result<()> {
+        let call = |(): &()| {
+            let call = Call::Abort { open: atomic.number };
+            (call, format!("abort {}", self.shown(open.number)))
+        };
+        self.noted(atomic.file.abort(), call).await
+    }
+
+    async fn release_withheld(&self, open: &Open<F>) -> Result<()> {
+        let call = |(): &()| {
+            let call = Call::Release { ino: open.file.ino() };
+            (call, format!("release {}", self.shown(open.number)))
+        };
+        self.noted(open.file.release(), call).await
     }
 
     /// What was written since the file began to withhold becomes durable, all at once. `EIO` if a part of it is lost; then all is
     /// forgotten.
     pub(super) async fn commit(&self, handle: u64) -> Result<()> {
         let open = self.file(handle)?;
-        let file = open.atomic().ok_or(Errno::EINVAL)?;
+        if open.atomic().is_none() {
+            return Err(Errno::EINVAL);
+        }
         if open.is_torn.get() {
-            drop(file);
             self.abort(handle).await?;
             return Err(Errno::EIO);
         }
-        self.vfs.syncv(&[&*file], SyncKind::Data).await?;
-        drop(file);
+        self.sync_opens(std::slice::from_ref(&open), SyncKind::Data).await?;
         self.end_atomic(&open).await
     }
 
     /// The file is like others again, if it withheld until now only.
     async fn end_atomic(&self, open: &Open<F>) -> Result<()> {
-        let ended = open.atomic.borrow_mut().take_if(|(_, until)| *until == Until::Commit);
+        let ended = open.atomic.borrow_mut().take_if(|atomic| atomic.until == Until::Commit);
         match ended {
-            Some(ended) => self.end(&open.file, ended).await,
+            Some(ended) => self.end(open, ended).await,
             None => Ok(()),
         }
     }
 
     /// A file withholds no longer for one that had it open. What others have written to it meanwhile is released with that.
-    async fn end(&self, open: &File<F>, (file, until): (Rc<File<F>>, Until)) -> Result<()> {
-        if let Some(file) = Rc::into_inner(file) {
-            file.close().await?;
-        }
+    async fn end(&self, open: &Open<F>, atomic: Withholding<F>) -> Result<()> {
+        let until = atomic.until;
+        self.close_atomic(open, atomic).await?;
         match until {
-            Until::Commit | Until::Written if !self.vfs.is_atomic(open.ino()) => open.release().await,
+            Until::Commit | Until::Written if !self.vfs.is_atomic(open.file.ino()) => {
+                self.release_withheld(open).await
+            }
             _ => Ok(()),
         }
     }
 
+    async fn close_atomic(&self, open: &Open<F>, atomic: Withholding<F>) -> Result<()> {
+        let Withholding { number, file, .. } = atomic;
+        let closed = async {
+            match Rc::into_inner(file) {
+                Some(file) => file.close().await,
+                // A task that still works on it closes it by dropping it.
+                None => Ok(()),
+            }
+        };
+        let call = |(): &()| {
+            (Call::EndAtomic { open: number }, format!("stop withholding {}", self.shown(open.number)))
+        };
+        self.noted(closed, call).await
+    }
+
     /// syncv of the files with these numbers, each of which a program has open as atomic.
     pub(super) async fn sync_set(&self, numbers: &[NodeId], kind: SyncKind) -> Result<()> {
-        let set: Vec<Rc<File<F>>> = {
+        let opens: Vec<Rc<Open<F>>> = {
             let files = self.files.borrow();
             let atomic = |number: &NodeId| {
                 let is_it = |open: &&Rc<Open<F>>| open.number == *number && open.atomic().is_some();
-                files.values().find(is_it).and_then(|open| open.atomic()).ok_or(Errno::EINVAL)
+                files.values().find(is_it).cloned().ok_or(Errno::EINVAL)
             };
             numbers.iter().map(atomic).collect::<Result<_>>()?
         };
-        let set: Vec<&File<F>> = set.iter().map(|file| &**file).collect();
-        self.vfs.syncv(&set, kind).await
+        self.sync_opens(&opens, kind).await
+    }
+
+    /// syncv of what is withheld through these open files.
+    async fn sync_opens(&self, opens: &[Rc<Open<F>>], kind: SyncKind) -> Result<()> {
+        let set: Vec<Withholding<F>> = opens.iter().filter_map(|open| open.atomic()).collect();
+        let files: Vec<&File<F>> = set.iter().map(|atomic| &*atomic.file).collect();
+        let call = |(): &()| {
+            let numbers = set.iter().map(|atomic| atomic.number).collect();
+            let names: Vec<String> = opens.iter().map(|open| self.shown(open.number)).collect();
+            (Call::SyncSet { opens: numbers, kind }, format!("commit {}", names.join(", ")))
+        };
+        self.noted(self.vfs.syncv(&files, kind), call).await
     }
 
     /// Reserves, punches or zeroes; returns what the kernel has to drop then. `ends_set_id`: the caller may not keep the set-ID bits of a
