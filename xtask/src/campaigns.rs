@@ -5,6 +5,10 @@
 /// Number of worlds of each tiny device, with three random histories each; `cargo xtask evidence crash-devices` runs more.
 pub(crate) const CRASH_WORLDS: u32 = 20;
 
+/// Most states of each of them but of the deep ones: many histories with few states find more than few with many
+/// (crash-laboratory §3.10).
+pub(crate) const CRASH_STATES_EACH: u32 = 1_000;
+
 /// Number of devices whose features are drawn, with one world each; `cargo xtask evidence crash-drawn` runs more.
 pub(crate) const CRASH_DRAWN: u32 = 200;
 
@@ -55,7 +59,9 @@ pub(crate) const SQLITE_CUTS: [&str; 5] = [
 /// CI's power cuts of devices, after shorter ones. A violation is not minimised.
 pub(crate) fn device_cuts() -> Vec<String> {
     let table = worlds("");
-    let drawn = format!("crash --quiet --no-minimise --drawn {CRASH_DRAWN} --worlds 1");
+    let drawn = format!(
+        "crash --quiet --no-minimise --drawn {CRASH_DRAWN} --worlds 1 --states-each {CRASH_STATES_EACH}"
+    );
     table.into_iter().chain([drawn]).collect()
 }
 
@@ -75,5 +81,7 @@ pub(crate) fn host_ftl_cuts() -> Vec<String> {
 }
 
 fn worlds(which: &str) -> [String; 3] {
-    [1, 4, CRASH_WORLDS].map(|worlds| format!("crash --quiet --no-minimise --worlds {worlds}{which}"))
+    [1, 4, CRASH_WORLDS].map(|worlds| {
+        format!("crash --quiet --no-minimise --worlds {worlds} --states-each {CRASH_STATES_EACH}{which}")
+    })
 }

@@ -5,7 +5,7 @@
 //!
 //! Times are printed and never judged here; `cargo xtask bench --check` judges them.
 
-use crate::campaigns::{CRASH_DRAWN, CRASH_WORLDS, FILE_CUTS, SQLITE_CUTS};
+use crate::campaigns::{CRASH_DRAWN, CRASH_STATES_EACH, CRASH_WORLDS, FILE_CUTS, SQLITE_CUTS};
 use crate::{file_pairs, freshness, threads};
 use flashweir_judges::builds::{BUILD, cargo, weir, weir_builds};
 use flashweir_judges::host::{on_path, out_dir, root, seed};
@@ -211,12 +211,18 @@ fn planted(seed: u64) -> Verdict {
 
 fn crash(seed: u64) -> Verdict {
     let (seed_text, worlds, drawn) = (seed.to_string(), CRASH_WORLDS.to_string(), CRASH_DRAWN.to_string());
-    let table = show(weir(seed).args(["crash", "--seed", &seed_text, "--worlds", &worlds]));
+    let states_each = CRASH_STATES_EACH.to_string();
+    let cut = |which: &[&str]| {
+        let mut line = weir(seed);
+        line.args(["crash", "--seed", &seed_text, "--states-each", &states_each]).args(which);
+        line
+    };
+    let table = show(&mut cut(&["--worlds", &worlds]));
     if !matches!(table, Verdict::Passed(_)) {
         return table;
     }
     // A table of two hundred rows would hide a fault, so only violations are printed.
-    match take(weir(seed).args(["crash", "--seed", &seed_text, "--drawn", &drawn, "--worlds", "1"])) {
+    match take(&mut cut(&["--drawn", &drawn, "--worlds", "1"])) {
         Ok(_) => Verdict::Passed(format!("and {drawn} drawn devices")),
         Err(why) => Verdict::Failed(why),
     }

@@ -52,9 +52,13 @@ pub(crate) struct CrashArgs {
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = whole::<u64>(0, 1_000_000))]
     #[arg(conflicts_with_all = ["mutants", "planted"])]
     pub(crate) drawn: u64,
-    /// Worlds of each device, each with three random histories and at most some 2,000 states; for 200 of them there is a deep one
+    /// Worlds of each device, each with three random histories; for 200 of them there is a deep one, of some 40,000 states
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, 1_000_000))]
     pub(crate) worlds: Option<u64>,
+    /// Most distinct states of a world that is not deep, about [default: 2000]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
+    #[arg(conflicts_with_all = ["mutants", "planted"])]
+    pub(crate) states_each: Option<u64>,
     /// Stop after this many distinct states [default without --worlds: 100000]; with --mutants and --planted at most this many for each bug
     /// [default: 1000000]
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
@@ -147,6 +151,7 @@ fn config(args: &CrashArgs) -> Outcome<CrashConfig> {
             (states, _) => states,
         },
         worlds_each: args.worlds,
+        states_each: args.states_each.or(CrashConfig::default().states_each),
         jobs: threads(args.results.jobs),
         violations_max: args.violations,
         minimise: !args.no_minimise,

@@ -32,6 +32,8 @@ pub struct CrashConfig {
     pub states: Option<u64>,
     /// Number of shallow worlds of each device after which exploration ends; `None` for no limit.
     pub worlds_each: Option<u64>,
+    /// Approximate limit of the distinct media of a world that is not deep; `None` means no limit.
+    pub states_each: Option<u64>,
     /// Planted bug to be found.
     pub planted: Option<Bug>,
     /// Number of threads.
@@ -61,6 +63,7 @@ impl Default for CrashConfig {
             seed: 1,
             states: Some(100_000),
             worlds_each: None,
+            states_each: Effort::SHALLOW.states_max,
             planted: None,
             jobs: 1,
             violations_max: 1,
@@ -105,12 +108,13 @@ const DEEP_EVERY: u64 = 200;
 const DEEP_SEEDS: u64 = 1 << 40;
 
 /// Returns the device, the seed and the effort of the world at position `place` of a campaign over `devices` devices.
-fn world_at(place: u64, devices: u64, seed: u64) -> (usize, u64, Effort) {
+fn world_at(place: u64, devices: u64, config: &CrashConfig) -> (usize, u64, Effort) {
+    let CrashConfig { seed, states_each: states_max, .. } = *config;
     let (round, rest) = (place / (DEEP_EVERY + 1), place % (DEEP_EVERY + 1));
     let is_deep = rest == DEEP_EVERY;
     let (number, seeds, effort) = match is_deep {
         true => (round, seed.wrapping_add(DEEP_SEEDS), Effort::DEEP),
-        false => (round * DEEP_EVERY + rest, seed, Effort::SHALLOW),
+        false => (round * DEEP_EVERY + rest, seed, Effort { states_max, ..Effort::SHALLOW }),
     };
     let device = (number % devices + seed % devices) % devices;
     (device as usize, seeds.wrapping_add(number / devices), effort)
@@ -152,7 +156,7 @@ pub fn explore(
             // The lock is released before the world begins.
             let next = lock(&shared).take();
             let Some(number) = next else { break };
-            let (device, seed, effort) = world_at(number, configs.len() as u64, config.seed);
+            let (device, seed, effort) = world_at(number, configs.len() as u64, config);
             let is_deep = effort == Effort::DEEP;
             let spec = WorldSpec { config: configs[device].clone(), seed, planted: config.planted, effort };
             let (counts, found) = match spec.config.firmware {

@@ -154,7 +154,7 @@ fn many_boots(name: &str, seed: u64) -> (u64, u64) {
     let options = DeviceOptions { seed, track_contents: true, planted: None };
     let mut random = RandomStream::new(seed, name);
     let mut device = Device::new(config.clone(), options);
-    for boot in 0..number("FLASHWEIR_BOOTS", 16) as u32 {
+    for boot in 0..number("FLASHWEIR_BOOTS", 8) as u32 {
         device.forgo_digest();
         let mut history = history(&Geometry::new(&config), seed, boot, 400);
         if config.buffer.range_flush != RangeFlushSupport::None {

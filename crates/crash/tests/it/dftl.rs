@@ -12,7 +12,7 @@ fn devices() -> Vec<String> {
 
 #[test]
 fn no_cut_of_a_map_on_the_medium_breaks_the_contract() {
-    let states = std::env::var("FLASHWEIR_CRASH_STATES").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000);
+    let states = std::env::var("FLASHWEIR_CRASH_STATES").ok().and_then(|n| n.parse().ok()).unwrap_or(4_000);
     for device in devices() {
         let config = CrashConfig {
             devices: vec![device.clone()],
@@ -31,7 +31,7 @@ fn no_cut_of_a_map_on_the_medium_breaks_the_contract() {
 #[test]
 fn no_event_of_a_map_on_the_medium_is_left_out() {
     for device in devices() {
-        let effort = Effort { boots: 2, states_max: None, exercise_every: 64, ..Effort::DEEP };
+        let effort = Effort { boots: 1, states_max: None, exercise_every: 64, ..Effort::DEEP };
         let spec = WorldSpec { config: tiny(&device).unwrap(), seed: 5, planted: None, effort };
         let (counts, found) = explore_world(&spec);
         println!("{device}: {counts:?}");
