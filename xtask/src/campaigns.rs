@@ -14,7 +14,7 @@ pub(crate) const CRASH_DRAWN: u32 = 200;
 
 /// Campaigns of power cuts of file systems.
 pub(crate) const FILE_CUTS: [&str; 31] = [
-    "--sequences seq-1 --states-each 12",
+    "--sequences seq-1 --states-each 5",
     "--format ext4 --sequences seq-1 --states-each 6",
     "--format ext4-journal --sequences seq-1 --states-each 6",
     "--format ext4-dual --sequences seq-1 --states-each 6",

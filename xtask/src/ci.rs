@@ -13,6 +13,7 @@ use flashweir_judges::steps::{Steps, Verdict, show, take};
 use flashweir_judges::{ext4, f2fs, fio_formats, live_cuts, mount, packages, serve};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 /// Runs the steps that need neither root nor other programs than the toolchain; returns whether none failed.
 pub(crate) fn check() -> Result<bool, String> {
@@ -175,12 +176,8 @@ fn file_cuts(seed: u64) -> Verdict {
             return Verdict::Failed(why);
         }
     }
-    for pair in file_pairs::of_ci() {
-        let all = ["crash", "files", "--quiet", "--seed", &seed_text];
-        // A hundred tables would hide a fault, so only violations are printed.
-        if let Err(why) = take(weir(seed).args(all).args(pair.split(' '))) {
-            return Verdict::Failed(why);
-        }
+    if let Err(why) = pairs_of_files(seed) {
+        return Verdict::Failed(why);
     }
     for format in ["f2fs", "alfs"] {
         let hunt =
@@ -191,6 +188,26 @@ fn file_cuts(seed: u64) -> Verdict {
         }
     }
     Verdict::Passed(String::new())
+}
+
+/// Runs the pairs, two at once: each of them is too short for two threads of its own.
+fn pairs_of_files(seed: u64) -> Result<(), String> {
+    let seed_text = seed.to_string();
+    let left = Mutex::new(file_pairs::of_ci().into_iter());
+    let some = || {
+        loop {
+            let next = left.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some(pair) = next else { return Ok(()) };
+            let all = ["crash", "files", "--quiet", "--jobs", "1", "--seed", &seed_text];
+            // A hundred tables would hide a fault, so only violations are printed.
+            take(weir(seed).args(all).args(pair.split(' ')))?;
+        }
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(some);
+        let own = some();
+        other.join().unwrap_or_else(|_| Err("a thread that runs pairs ended early".into())).and(own)
+    })
 }
 
 fn sqlite_cuts(seed: u64) -> Verdict {

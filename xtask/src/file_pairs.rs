@@ -31,7 +31,7 @@ const FAMILIES: [(&str, [u64; 2]); 10] = [
     ("tasks", [6, 2]),
     ("sets", [4, 2]),
     ("copies", [4, 2]),
-    ("cleaning", [2, 3]),
+    ("cleaning", [1, 2]),
 ];
 
 /// Number of sequences in the evidence for each one in CI.
@@ -74,9 +74,14 @@ fn pairs(times: u64, states_each: u64) -> Vec<String> {
     all
 }
 
-/// CI's share; of ext4 with SHARE without the model device, since a late one shows what it shows.
+/// CI's share. A late device shows what the model shows, so ext4 with SHARE has only that; and so has ext4 on a volume that is almost full,
+/// where it has nothing to clean, which was half of the time of all pairs.
 pub(crate) fn of_ci() -> Vec<String> {
-    let is_wanted = |pair: &String| !(pair.contains("ext4-s") && pair.contains("--on model"));
+    let is_wanted = |pair: &String| match pair {
+        ext4 if ext4.contains("ext4") && ext4.contains("cleaning") => ext4.contains("--on late"),
+        shared if shared.contains("ext4-s") => !shared.contains("--on model"),
+        _ => true,
+    };
     pairs(1, 40).into_iter().filter(is_wanted).collect()
 }
 
