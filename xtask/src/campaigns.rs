@@ -81,7 +81,6 @@ pub(crate) fn host_ftl_cuts() -> Vec<String> {
 }
 
 fn worlds(which: &str) -> [String; 3] {
-    [1, 4, CRASH_WORLDS].map(|worlds| {
-        format!("crash --quiet --no-minimise --worlds {worlds} --states-each {CRASH_STATES_EACH}{which}")
-    })
+    let some = |worlds: u32| format!("crash --quiet --no-minimise --worlds {worlds}{which}");
+    [some(1), some(4), format!("{} --states-each {CRASH_STATES_EACH}", some(CRASH_WORLDS))]
 }
