@@ -114,14 +114,14 @@ impl<J: Copy> Cx<J> {
 
     /// Gives a command its sequence number when its first part is accepted; returns the number.
     pub(crate) fn accept(&mut self, at: u32) -> u64 {
-        if self.front.commands.get(at).seq == 0 {
-            let seq = self.next_seq();
-            let active = self.front.commands.get_mut(at);
-            active.seq = seq;
-            active.left = 1;
-            self.effects.push(Effect::Accepted { id: active.command.id, seq });
+        let Front { commands, seq, .. } = &mut self.front;
+        let active = commands.get_mut(at);
+        if active.seq == 0 {
+            *seq += 1;
+            (active.seq, active.left) = (*seq, 1);
+            self.effects.push(Effect::Accepted { id: active.command.id, seq: *seq });
         }
-        self.front.commands.get(at).seq
+        active.seq
     }
 
     /// The next sequence number.

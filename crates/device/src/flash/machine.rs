@@ -259,27 +259,30 @@ impl<J: Copy> Machine<J> {
 
     /// Queues an operation; it begins when [`Self::start`] is called for its channel.
     pub(crate) fn push(&mut self, op: Op<J>) -> StationId {
-        let station_id = self.station_of(op.plane);
-        let plane = self.nth_plane(op.plane);
+        let (station_id, plane) = self.planes_per_station.div_rem_u32(op.plane.0);
+        let (station_id, plane) = (StationId(station_id), plane as usize);
         let class = op.class;
         let id = self.insert(op);
         let station = &mut self.stations[station_id];
-        match class {
-            Class::GcWrite => station.waiting[Programs::Gc as usize] += 1,
-            Class::Write => station.waiting[Programs::User as usize] += 1,
-            Class::Placed => station.placed_waiting += 1,
-            Class::Meta | Class::Read | Class::GcRead | Class::Erase => {}
-        }
-        match class {
+        let queue = match class {
             Class::Meta => &mut station.meta,
             Class::Read => &mut station.reads,
             Class::GcRead => &mut station.gc_reads,
             Class::Erase => &mut station.erases,
-            Class::GcWrite => &mut station.gc_writes[plane],
-            Class::Write => &mut station.writes[plane],
-            Class::Placed => &mut station.placed[plane],
-        }
-        .push_back(id);
+            Class::GcWrite => {
+                station.waiting[Programs::Gc as usize] += 1;
+                &mut station.gc_writes[plane]
+            }
+            Class::Write => {
+                station.waiting[Programs::User as usize] += 1;
+                &mut station.writes[plane]
+            }
+            Class::Placed => {
+                station.placed_waiting += 1;
+                &mut station.placed[plane]
+            }
+        };
+        queue.push_back(id);
         self.wake(station_id);
         station_id
     }
@@ -892,32 +895,45 @@ impl<J: Copy> Machine<J> {
         pages: &mut Pages<'_, impl Placer<J>>,
     ) -> Option<Batch> {
         let planes = self.planes_per_station.get() as u32;
-        let first_plane = id.0 * planes;
         let turn = self.stations[id].write_turn;
-        let first = |machine: &Self, plane: u32| {
-            let first = machine.stations[id].programs(programs)[plane as usize].front()?;
-            machine.op(*first).frontier
+        let mut plane = turn;
+        // Written out, because a search through a chain of two ranges calls a closure that is not inlined, for each plane.
+        let offset = loop {
+            if let Some(offset) = self.offered(id, plane, programs, pages) {
+                break offset;
+            }
+            plane = if plane + 1 == planes { 0 } else { plane + 1 };
+            if plane == turn {
+                return None;
+            }
         };
-        let start = (turn..planes).chain(0..turn).find_map(|plane| {
-            let frontier = first(self, plane)?;
-            Some((plane, pages.placer.offer(pages.pool, PlaneId(first_plane + plane), frontier)?))
-        });
-        let (plane, offset) = start?;
         let mut batch = Batch::default();
         self.take_program(id, plane, programs, &mut batch, pages);
         if self.multi_plane {
             let per_die = self.planes_per_die.get() as u32;
             let die = plane - self.planes_per_die.div_rem_u32(plane).1;
             for other in (die..die + per_die).filter(|&other| other != plane) {
-                let frontier = first(self, other);
-                let offer = |frontier| pages.placer.offer(pages.pool, PlaneId(first_plane + other), frontier);
-                if frontier.and_then(offer) == Some(offset) {
+                if self.offered(id, other, programs, pages) == Some(offset) {
                     self.take_program(id, other, programs, &mut batch, pages);
                 }
             }
         }
         self.stations[id].write_turn = if plane + 1 == planes { 0 } else { plane + 1 };
         Some(batch)
+    }
+
+    /// The page that the first waiting program of a plane of the station would get.
+    #[inline]
+    fn offered(
+        &self,
+        id: StationId,
+        nth: u32,
+        programs: Programs,
+        pages: &Pages<'_, impl Placer<J>>,
+    ) -> Option<u32> {
+        let first = self.stations[id].programs(programs)[nth as usize].front()?;
+        let Op { plane, frontier, .. } = self.op(*first);
+        pages.placer.offer(pages.pool, *plane, (*frontier)?)
     }
 
     fn take_program(

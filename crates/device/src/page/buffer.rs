@@ -164,15 +164,14 @@ impl Buffer {
             Some(free) => {
                 let slot = &mut self.slots[free as usize];
                 let generation = slot.generation.wrapping_add(1) & ((1 << 30) - 1);
-                *slot = Slot { lpn, seq, payload, under, generation, ..Slot::free() };
+                *slot = Slot { generation, ..Slot::dirty(lpn, seq, payload, under) };
                 free
             }
             None => {
-                self.slots.push(Slot { lpn, seq, payload, under, ..Slot::free() });
+                self.slots.push(Slot::dirty(lpn, seq, payload, under));
                 self.slots.len() as u32 - 1
             }
         };
-        self.slots[slot as usize].state = SlotState::Dirty;
         self.link(slot);
         slot
     }
@@ -351,8 +350,8 @@ impl Buffer {
 
     fn link(&mut self, slot: u32) {
         let tail = self.tail;
-        self.slots[slot as usize].previous = tail;
-        self.slots[slot as usize].next = NONE;
+        let linked = &mut self.slots[slot as usize];
+        (linked.previous, linked.next) = (tail, NONE);
         match tail {
             NONE => self.head = slot,
             tail => self.slots[tail as usize].next = slot,
@@ -376,13 +375,15 @@ impl Buffer {
 }
 
 impl Slot {
-    fn free() -> Self {
+    /// A slot with a version that nothing waits for and that has no owner.
+    #[inline]
+    fn dirty(lpn: Lpn, seq: u64, payload: Payload, under: MapWord) -> Self {
         Self {
-            lpn: Lpn(0),
-            seq: 0,
-            payload: Payload::Zero,
-            under: MapWord::Unmapped,
-            state: SlotState::Free,
+            lpn,
+            seq,
+            payload,
+            under,
+            state: SlotState::Dirty,
             superseded: Superseded::No,
             generation: 0,
             waiter: None,

@@ -43,13 +43,10 @@ impl PageFtl {
         let frontier = Frontier::User(version.handle);
         let unit = PageUnit { lpn: version.lpn, seq: version.seq, slot, hidden, source: Ppa(0) };
         let plane = self.plane_for(cx, unit.lpn);
-        let page = match *self.space.filling(plane, frontier) {
+        let at = self.space.filling_at(plane, frontier);
+        let page = match self.space.filling[at] {
             Some(page) => page,
-            None => {
-                let page = self.space.new_page(plane, frontier);
-                *self.space.filling(plane, frontier) = Some(page);
-                page
-            }
+            None => self.space.new_page(plane, frontier),
         };
         self.buffer.slot_mut(slot).page = page;
         let full = cx.geometry.units_per_page as usize;
@@ -60,9 +57,7 @@ impl PageFtl {
         if is_full || urgent {
             self.space.to_release.push(page);
         }
-        if is_full {
-            *self.space.filling(plane, frontier) = None;
-        }
+        self.space.filling[at] = (!is_full).then_some(page);
     }
 
     /// Releases full and urgent pages to the machine.
@@ -104,9 +99,11 @@ impl PageFtl {
 
     /// Where there are several handles, a page may need a block although no program has ended that could have begun GC.
     fn want_block(&mut self, cx: &Cx, plane: PlaneId, page: u32) {
-        let frontier = self.space.pages[page as usize].frontier;
-        if self.space.has_placement() && self.space.offer(&cx.flash.blocks, plane, frontier).is_none() {
-            self.work.collect(plane);
+        if self.space.has_placement() {
+            let frontier = self.space.pages[page as usize].frontier;
+            if self.space.offer(&cx.flash.blocks, plane, frontier).is_none() {
+                self.work.collect(plane);
+            }
         }
     }
 

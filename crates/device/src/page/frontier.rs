@@ -102,7 +102,7 @@ pub(crate) struct Space {
     pub(super) pages: Vec<PageWrite>,
     free_pages: Vec<u32>,
     /// The page of each handle and plane (or, under dynamic allocation, of the device) that units may still join.
-    filling: Vec<Option<u32>>,
+    pub(super) filling: Vec<Option<u32>>,
     /// First and last page of each lane of the shared queue.
     shared: [(u32, u32); 2],
     /// Full or urgent pages that have not been released.
@@ -320,19 +320,20 @@ impl Space {
         self.free_pages.push(page);
     }
 
-    /// The page of `frontier` that units of `plane` may join, if one is being filled.
-    pub(super) fn filling(&mut self, plane: PlaneId, frontier: Frontier) -> &mut Option<u32> {
+    /// Where [`Self::filling`] has the page of `frontier` that units of `plane` may join.
+    #[inline]
+    pub(super) fn filling_at(&self, plane: PlaneId, frontier: Frontier) -> usize {
         let handles = usize::from(self.handles);
         let first = if self.filling.len() == handles { 0 } else { plane.index() * handles };
-        let at = first + self.stream(frontier);
-        &mut self.filling[at]
+        first + self.stream(frontier)
     }
 
     /// From now on no unit may join a page of host data.
     #[inline]
     pub(super) fn close_page(&mut self, page: u32) {
         let PageWrite { plane, frontier, .. } = self.pages[page as usize];
-        self.filling(plane, frontier).take_if(|filling| *filling == page);
+        let at = self.filling_at(plane, frontier);
+        self.filling[at].take_if(|filling| *filling == page);
     }
 
     /// Releases pages that were held back until they are full.

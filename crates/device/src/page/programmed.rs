@@ -23,15 +23,17 @@ use flashweir_ftl::{BlockId, MapWord, PlaneId};
 impl PageFtl {
     /// The program of a page of host data or of GC survivors has ended or failed.
     pub(super) fn page_done(&mut self, cx: &mut Cx, op: &NandOp, page: u32) {
-        if self.space.pages[page as usize].frontier != Frontier::Gc {
+        let write = &self.space.pages[page as usize];
+        let frontier = write.frontier;
+        if frontier != Frontier::Gc {
             self.space.queued_pages -= 1;
-            for unit in &self.space.pages[page as usize].units {
+            for unit in &write.units {
                 if let Place::Unit(old) = self.buffer.place(self.buffer.slot(unit.slot).under) {
                     cx.flash.blocks.prefetch(old);
                 }
             }
         }
-        self.space.program_ended(op.plane, self.space.pages[page as usize].frontier);
+        self.space.program_ended(op.plane, frontier);
         if cx.flash.random.chance(cx.config.faults.program_fail) {
             self.program_failed(cx, op);
             self.write_again(cx, page);
@@ -39,7 +41,7 @@ impl PageFtl {
         }
         self.space.pages[page as usize].at = op.at;
         self.program_page(cx, page, op.at);
-        let stream = self.space.stream(self.space.pages[page as usize].frontier);
+        let stream = self.space.stream(frontier);
         self.open_wordlines[op.plane.0 as usize][stream].push(page);
         self.page_ended(cx, op);
     }
