@@ -581,28 +581,6 @@ impl FioJob {
         }
     }
 
-    /// Performs one step of a running job; returns `None` if the phase changed instead.
-    #[inline]
-    fn run(&mut self, now: Instant) -> Option<Step> {
-        if self.exhausted(now) {
-            self.finish();
-            return None;
-        }
-        if now >= self.think_at {
-            self.begin_pause(now);
-            return None;
-        }
-        if self.in_flight >= self.iodepth || matches!(self.pair, Pair::Trimming(_)) {
-            return Some(Step::Blocked);
-        }
-        let direction = self.direction();
-        let (direction, intended) = match self.due(direction, now) {
-            Ok(due) => due,
-            Err(later) => return Some(Step::Wait(later.min(self.ends_at).min(self.think_at))),
-        };
-        Some(Step::Submit(self.request(direction, intended)))
-    }
-
     /// Returns the direction of the next request, before rate limits are considered.
     #[inline]
     fn direction(&mut self) -> Direction {
@@ -926,10 +904,28 @@ impl Workload for FioJob {
     #[inline]
     fn poll(&mut self, now: Instant) -> Step {
         loop {
-            let step = if self.phase == Phase::Running { self.run(now) } else { self.aside(now) };
-            if let Some(step) = step {
-                return step;
+            if self.phase != Phase::Running {
+                match self.aside(now) {
+                    Some(step) => return step,
+                    None => continue,
+                }
             }
+            if self.exhausted(now) {
+                self.finish();
+                continue;
+            }
+            if now >= self.think_at {
+                self.begin_pause(now);
+                continue;
+            }
+            if self.in_flight >= self.iodepth || matches!(self.pair, Pair::Trimming(_)) {
+                return Step::Blocked;
+            }
+            let direction = self.direction();
+            return match self.due(direction, now) {
+                Ok((direction, intended)) => Step::Submit(self.request(direction, intended)),
+                Err(later) => Step::Wait(later.min(self.ends_at).min(self.think_at)),
+            };
         }
     }
 
