@@ -158,12 +158,13 @@ pub(crate) fn host_ftls(
     Ok(all)
 }
 
-/// Refuses what follows requests in time where a host FTL cuts them into others.
-pub(crate) fn refuse_host_ftls(scenario: &Scenario, what: &str) -> Outcome {
+/// Refuses what follows requests in time through a block layer and a host FTL, of which it can follow one.
+pub(crate) fn refuse_two_layers(scenario: &Scenario, what: &str) -> Outcome {
     let channel = scenario.devices.iter().find(|device| device.firmware == FirmwareKind::OpenChannel);
-    let Some(device) = channel else { return Ok(()) };
+    let (Some(device), Some(_)) = (channel, &scenario.block_layer) else { return Ok(()) };
     Err(Failure::Usage(format!(
-        "{what} follows no request through a host FTL, which {} needs: expected a device with pages, such as qblke-page",
+        "{what} follows requests through a block layer or through a host FTL, which {} needs: expected no block layer, or a device with \
+         pages, such as qblke-page",
         device.name
     )))
 }

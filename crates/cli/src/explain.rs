@@ -6,7 +6,7 @@
 //! Invariants: the rows of a table add up to its latency, and the indented ones to the row above them; rows that are small everywhere are
 //! combined, not left out.
 
-use crate::devices::{refuse_host_ftls, resolve};
+use crate::devices::{host_ftls, refuse_two_layers, resolve};
 use crate::error::{Failure, Outcome, say, unreadable};
 use crate::json;
 use crate::options::{PatternArg, PreconditionArg, ResultArgs, default_precondition};
@@ -44,13 +44,14 @@ const NAMED: usize = 3;
   weir explain job.fio --device sata-mlc --overwrite 2 --kind write --slowest 1%
   weir explain job.fio --device sata-mlc --overwrite 2 --request 4711      its time line
   weir explain job.fio --device sata-mlc --block-layer deadline,depth=8    what the block layer takes of it
+  weir explain job.fio --device qblke --host-ftl pblk                      what the host FTL takes of it
   weir explain scenarios/first-look.toml --output json
 
 The same run as under `weir fio` or `weir run`, with every nanosecond of every request accounted for. Where a request has \
 several parts, the chain that ended last counts: what it waited for, back to its arrival. Rows add up to the latency. \
 `die busy with` says what the die did instead; `plane out of room` is host data that wait for garbage collection; below \
 `admission` are the stages of the page that made room in the buffer. Requests that a block layer has merged share the rows of \
-their command.")]
+their command. Below a host FTL a request has the rows of the one command whose completion decided its answer.")]
 pub(crate) struct ExplainArgs {
     /// A scenario, or a fio job file with --device
     #[arg(value_name = "SCENARIO.toml|JOBFILE")]
@@ -89,6 +90,10 @@ pub(crate) struct ExplainArgs {
     /// both, as in deadline,depth=8
     #[arg(long, value_name = "SCHEDULER,KEY=VALUE", help_heading = "Host")]
     block_layer: Option<String>,
+    /// For a job file: put a host FTL above each device with an open channel: an assembly (pblk, qblke, pblk-as-released or
+    /// qblke-as-released), and keys behind it, as in qblke,rings=4
+    #[arg(long, value_name = "ASSEMBLY,KEY=VALUE", help_heading = "Host")]
+    host_ftl: Option<String>,
     #[command(flatten)]
     results: ResultArgs,
 }
@@ -123,7 +128,7 @@ pub(crate) fn command(args: &ExplainArgs, cancel: &AtomicBool) -> Outcome {
         check(path)?;
     }
     let scenario = scenario(args)?;
-    refuse_host_ftls(&scenario, "weir explain")?;
+    refuse_two_layers(&scenario, "weir explain")?;
     let experiment = Experiment::new(scenario).map_err(Failure::usage)?;
     let cells = experiment.cells().len();
     if args.request.is_some() && cells != 1 {
@@ -194,6 +199,7 @@ fn scenario(args: &ExplainArgs) -> Outcome<Scenario> {
             ("--overwrite", args.overwrite.is_some(), "--set precondition.overwrite=TIMES"),
             ("--pattern", args.pattern.is_some(), "--set precondition.pattern=PATTERN"),
             ("--block-layer", args.block_layer.is_some(), "--set block_layer.scheduler=SCHEDULER"),
+            ("--host-ftl", args.host_ftl.is_some(), "--set host_ftl.assembly=ASSEMBLY"),
         ];
         if let Some((option, _, instead)) = given.iter().find(|(_, given, _)| *given) {
             return Err(Failure::Usage(format!(
@@ -222,7 +228,7 @@ fn scenario(args: &ExplainArgs) -> Outcome<Scenario> {
         precondition,
         track_contents: false,
         block_layer: block_layer.transpose().map_err(Failure::usage)?,
-        host_ftls: Vec::new(),
+        host_ftls: host_ftls(args.host_ftl.as_deref(), &devices)?,
         devices,
         workloads: vec![WorkloadConfig { name, source: Source::Fio { file, text } }],
     })
@@ -378,7 +384,7 @@ impl Run<'_> {
 /// The difference between tail and median, in a sentence.
 fn sentence(median: &Means, tail: &Means) -> String {
     let more = tail.latency_ns - median.latency_ns;
-    if more < 0.01 * median.latency_ns {
+    if more <= 0.01 * median.latency_ns {
         return "The slowest are as fast as the median.".into();
     }
     let mut parts: Vec<(f64, String)> = Vec::new();
@@ -402,12 +408,12 @@ fn sentence(median: &Means, tail: &Means) -> String {
     let named = parts.iter().take(NAMED).filter(|(ns, _)| *ns >= 0.05 * more);
     let named: Vec<String> =
         named.map(|(ns, name)| format!("{name} +{} µs", decimals(ns / 1e3, 1))).collect();
-    format!(
-        "The slowest take {} × the median, +{} µs, most of it: {}.",
-        decimals(tail.latency_ns / median.latency_ns, 1),
-        decimals(more / 1e3, 1),
-        named.join("; ")
-    )
+    let times = match tail.latency_ns / median.latency_ns {
+        times if times.is_finite() => format!("{} × the median, ", decimals(times, 1)),
+        // A host FTL whose CPUs take no time answers from memory at once.
+        _ => String::new(),
+    };
+    format!("The slowest take {times}+{} µs, most of it: {}.", decimals(more / 1e3, 1), named.join("; "))
 }
 
 /// Means of a kind: all, median, tail.

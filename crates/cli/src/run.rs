@@ -1,6 +1,6 @@
 //! `weir run`, `weir fio` and `weir replay`: three ways to an experiment, and what is shown of it.
 
-use crate::devices::{host_ftls, refuse_host_ftls, resolve};
+use crate::devices::{host_ftls, refuse_two_layers, resolve};
 use crate::error::{Failure, Failures, Outcome, say, unreadable};
 use crate::json::{self, Kind};
 use crate::options::{Common, DeviceArgs, FioArgs, FioOutput, ReplayArgs, RunArgs, RunOutput};
@@ -120,7 +120,7 @@ fn execute(scenario: Scenario, shape: Shape, common: &Common, cancel: &AtomicBoo
         }
     }
     if common.trace.perfetto.is_some() {
-        refuse_host_ftls(&scenario, "--perfetto")?;
+        refuse_two_layers(&scenario, "--perfetto")?;
     }
     let mut experiment = Experiment::new(scenario).map_err(Failure::usage)?;
     if common.report.is_some() {

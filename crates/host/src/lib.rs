@@ -26,8 +26,8 @@ pub use block_layer::BlockLayer;
 pub use chain::Chain;
 pub use config::{CfqConfig, DeadlineConfig, Dispatch, Epochs, HostConfig, Scheduler, Wait};
 pub use ftl::{
-    Costs, HostFtl, HostFtlConfig, HostFtlMetrics, Invalidation, Layout, Limits, Lines, PlantedHostBug,
-    Sequence, Shared, Trims, WhenFull,
+    Costs, FtlPassage, HostFtl, HostFtlConfig, HostFtlMetrics, Invalidation, Layout, Limits, Lines,
+    PlantedHostBug, Sequence, Shared, Trims, WhenFull,
 };
 pub use layer::{Effect, Input, Layer, Offer};
 pub use metrics::{DepthSample, HostMetrics, Passage};

@@ -282,10 +282,15 @@ impl<O: Own> Engine<O> {
     }
 
     /// Traces all following events with the timeline that `make` returns; no command may be in flight, and the only layer,
-    /// if there is one, is a block layer.
+    /// if there is one, is a block layer or a host FTL.
     pub(crate) fn trace(&mut self, make: impl FnOnce(&mut Device) -> Timeline) {
         assert_eq!(self.in_flight(), 0, "a time line begins between commands");
-        assert!(self.host_ftl().is_none(), "a time line follows requests through a block layer at most");
+        let layers = usize::from(self.host_ftl().is_some())
+            + usize::from(self.layers.all::<BlockLayer>().next().is_some());
+        assert!(layers <= 1, "a time line follows requests through one layer at most");
+        if let Some(ftl) = self.layers.find_mut::<HostFtl>() {
+            ftl.keep_passages();
+        }
         if let Some(layer) = self.layers.find_mut::<BlockLayer>() {
             layer.keep_passages();
         }
@@ -415,6 +420,9 @@ impl<O: Own> Engine<O> {
                 let (token, submitted, queue) = (flight.token, flight.submitted, flight.queue);
                 self.free.push(place);
                 if let Some(timeline) = &mut self.timeline {
+                    if self.layers.all::<HostFtl>().next().is_some() {
+                        timeline.seen_below(now, u64::from(place), token);
+                    }
                     let is_alone = self.layers.is_empty();
                     let counts = |request| host.counts(now, if is_alone { token } else { request });
                     timeline.seen(now, u64::from(place), counts);
@@ -570,7 +578,10 @@ impl<O: Own> Engine<O> {
                 }
                 Said::Dispatched(token) => host.dispatched(now, token),
                 Said::Transferred(token) => host.transferred(token),
-                Said::Completed { token, result } => host.completed(now, token, now, result),
+                Said::Completed { token, result } => {
+                    self.note_answer(now, token, result.is_err(), host);
+                    host.completed(now, token, now, result);
+                }
                 Said::At(at) => drop(self.wakes.insert(at)),
             }
         }
@@ -585,6 +596,15 @@ impl<O: Own> Engine<O> {
             for passage in layer.take_passages() {
                 timeline.left(now, &passage, u64::from(place), queue);
             }
+        }
+    }
+
+    /// Passes the way of an answered request through the host FTL to the timeline.
+    fn note_answer(&mut self, now: Instant, token: u64, failed: bool, host: &mut impl Host) {
+        if let Some(timeline) = &mut self.timeline
+            && let Some(ftl) = self.layers.find_mut::<HostFtl>()
+        {
+            timeline.answered(now, token, ftl.take_passage(token), failed, host.counts(now, token));
         }
     }
 

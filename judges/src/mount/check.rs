@@ -60,7 +60,7 @@ fn transfer(place: &Place, weir: &str) -> Result<(), String> {
     let compile = ["cc", "-Wall", "-Werror", "-I", &include, &source, "-o"];
     program(place, &[&compile[..], &[&together]].concat())?;
     program(place, &[&compile[..], &[&apart, "-DAPART"]].concat())?;
-    for format in ["ext4-journal", "ext4-sdj", "ext4-soj", "f2fs-ssc", "f2fs-ssc-dual"] {
+    for format in ["ext4-journal", "ext4-sdj", "f2fs-ssc-dual"] {
         let checked = |transfer: &str, is_right: bool| {
             let files = "{}/left {}/right";
             let (setup, verify) = (format!("{transfer} {files} 1"), format!("{transfer} --check {files}"));

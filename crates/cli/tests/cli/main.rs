@@ -97,7 +97,7 @@ const FILES: [(&str, &str); 29] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 269] = [
+const BAD: [(&str, &str); 270] = [
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("check", "missing: --verify <SHELL COMMAND>, <COMMAND>..."),
     ("check --verify true --", "missing: <COMMAND>..."),
@@ -154,12 +154,13 @@ const BAD: [(&str, &str); 269] = [
     ("fio job.fio --device sata-mlc --host-ftl pblk", "--host-ftl needs a device with an open channel: expected one, as in --device qblke"),
     ("fio job.fio --device qblke --host-ftl pblk --set host_ftl.assembly=qblke", "--set host_ftl: a host FTL is no key of a device here: expected --host-ftl, as in --host-ftl qblke,rings=4"),
     ("fio job.fio --device ocssd-2.0 --host-ftl pblk --set open.pointer=programmed", "open.pointer = \"programmed\": expected \"accepted\" below a host FTL, which has several writes of a chunk under way"),
-    ("fio job.fio --device qblke --host-ftl pblk --perfetto x.json", "--perfetto follows no request through a host FTL, which qblke needs: expected a device with pages, such as qblke-page"),
+    ("fio job.fio --device qblke --host-ftl pblk --block-layer none --perfetto x.json", "--perfetto follows requests through a block layer or through a host FTL, which qblke needs: expected no block layer, or a device with pages, such as qblke-page"),
     ("files varmail --device qblke", "qblke: firmware = open-channel: expected page: a host without an FTL of its own needs a device with a page namespace (of the medium of QBLKe there is `qblke-page`), or a host FTL above it: --host-ftl pblk or qblke, or [host_ftl] in a scenario"),
     ("files varmail --device qblke --host-ftl qblke-as-released --format ext4 --commit dual", "--commit cannot be `dual` on qblke: --host-ftl sequence is ring: expected sequence=device, or --commit legacy"),
     ("files varmail --device qblke --host-ftl qblke --clean share", "--clean cannot be `share` on qblke: a host FTL has no SHARE: expected --clean copy"),
     ("sqlite --device qblke --host-ftl qblke-as-released --order all", "barriers cannot be on qblke: --host-ftl sequence is ring: expected sequence=device, or --order none"),
-    ("explain job.fio --device qblke", "weir explain follows no request through a host FTL, which qblke needs: expected a device with pages, such as qblke-page"),
+    ("explain job.fio --device qblke --host-ftl qblke --block-layer none", "weir explain follows requests through a block layer or through a host FTL, which qblke needs: expected no block layer, or a device with pages, such as qblke-page"),
+    ("explain job.fio --device sata-mlc --host-ftl pblk", "--host-ftl needs a device with an open channel: expected one, as in --device qblke"),
     ("fio job.fio --device sata-mlc --set geometry.chanels=8", "unknown key `geometry.chanels` in device 0 (sata-mlc); did you mean `channels`? Known keys: blocks_per_plane, channels, chips_per_channel, dies_per_chip, page_bytes, pages_per_block, planes_per_die, unit_bytes"),
     ("fio job.fio --device sata-mlc --set timing.read=75", "`timing.read` in device 0 (sata-mlc) cannot be 75: expected a duration such as \"75us\", or a list of them"),
     ("fio job.fio --device sata-mlc --set timing.read.x=75", "--set timing.read.x=75: there is no `read.x`: expected 0 to 1 or *"),

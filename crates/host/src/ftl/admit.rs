@@ -84,6 +84,7 @@ impl HostFtl {
             let Queued { token, fua, order, targets, entries, .. } =
                 self.queued[own].remove(at).expect("it is queued");
             self.orders.entered(order, false);
+            self.passages.admitted(self.now, token);
             match fua && !self.has_planted(PlantedHostBug::FuaAtAcceptance) {
                 true if is_trim => self.wait(token, targets, effects),
                 true => self.wait_for(token, entries, effects),

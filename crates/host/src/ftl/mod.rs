@@ -5,7 +5,7 @@
 //! and [`order`] which members of streams count, [`lines`] gives places out and counts what is valid. [`collect`] empties lines, [`recover`] builds map
 //! and lines from what a power loss left.
 //!
-//! [`threads`] lets the paths of all of these take time on the host's CPUs ([`costs`]).
+//! [`passage`] notes for time lines when a request went from one of these to the next. [`threads`] lets the paths of all of these take time on the host's CPUs ([`costs`]).
 //!
 //! Deliberately absent: real threads. A host FTL is a state machine, as every layer.
 
@@ -18,6 +18,7 @@ mod lines;
 mod map;
 mod metrics;
 mod order;
+mod passage;
 mod planted;
 mod recent;
 mod recover;
@@ -33,5 +34,6 @@ mod waiters;
 pub use config::{HostFtlConfig, Invalidation, Layout, Limits, Lines, Sequence, Trims};
 pub use costs::{Costs, Shared, WhenFull};
 pub use metrics::HostFtlMetrics;
+pub use passage::FtlPassage;
 pub use planted::PlantedHostBug;
 pub use state::HostFtl;

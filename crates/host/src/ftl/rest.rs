@@ -5,11 +5,22 @@
 //! Invariant: an FTL is put aside only when it waits for nothing from below.
 
 use super::config::HostFtlConfig;
+use super::passage::FtlPassage;
 use super::state::HostFtl;
 use super::threads::Threads;
 use flashweir_core::{Instant, Lpn};
 
 impl HostFtl {
+    /// Notes the passages of all following requests.
+    pub fn keep_passages(&mut self) {
+        self.passages.keep();
+    }
+
+    /// Takes the passage of a request that was answered.
+    pub fn take_passage(&mut self, token: u64) -> Option<FtlPassage> {
+        self.passages.take(token)
+    }
+
     /// Whether no command of it is under way or to be offered, and no request waits.
     pub fn is_at_rest(&self) -> bool {
         let is_empty = self.tasks.is_empty() && self.reads.is_empty() && self.waiters.is_empty();

@@ -4,6 +4,7 @@ use super::config::{HostFtlConfig, Layout};
 use super::lines::{LineId, Lines};
 use super::map::HostMap;
 use super::metrics::HostFtlMetrics;
+use super::passage::Passages;
 use super::recent::Recent;
 use super::ring::{Position, Ring};
 use super::streams::{Orders, Place};
@@ -147,6 +148,8 @@ pub struct HostFtl {
     /// Answers that wait for a CPU.
     pub(super) answers_held: usize,
     pub(super) metrics: HostFtlMetrics,
+    /// What time lines are told, if there is one.
+    pub(super) passages: Passages,
 }
 
 /// A line that is being emptied.

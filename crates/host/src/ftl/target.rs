@@ -18,6 +18,7 @@ use super::config::{HostFtlConfig, Layout, Limits};
 use super::lines::{Line, LineId, LineState, Lines, MetaPage};
 use super::map::{HostMap, Word};
 use super::metrics::HostFtlMetrics;
+use super::passage::Passages;
 use super::planted::PlantedHostBug;
 use super::recent::Recent;
 use super::ring::{Change, Entry, Ring, State};
@@ -106,6 +107,7 @@ impl HostFtl {
             armed: None,
             answers_held: 0,
             metrics: HostFtlMetrics::default(),
+            passages: Passages::default(),
             layout,
             config,
         })
@@ -214,9 +216,12 @@ impl HostFtl {
                 match &mut self.threads {
                     Some(threads) if self.recovery.is_none() => {
                         self.answers_held += 1;
-                        threads.hear(now, task, result);
+                        threads.hear(now, id.0, task, result);
                     }
-                    _ => self.answered(task, result, effects),
+                    _ => {
+                        self.passages.caused_by(Some(id.0));
+                        self.answered(task, result, effects);
+                    }
                 }
             }
             Input::Wake => {
@@ -243,6 +248,7 @@ impl HostFtl {
             }
             self.offer(effects);
         }
+        self.passages.caused_by(None);
         self.arm_threads(effects);
     }
 
@@ -276,8 +282,9 @@ impl HostFtl {
                         let threads = self.threads.as_mut().expect("it sent something");
                         self.out[1].extend(threads.built(ring, die, id));
                     }
-                    Then::Answer { task, result } => {
+                    Then::Answer { id, task, result } => {
                         self.answers_held -= 1;
+                        self.passages.caused_by(Some(id));
                         self.answered(task, result, effects);
                     }
                 }
@@ -396,6 +403,7 @@ impl HostFtl {
     fn submit(&mut self, command: Command, submitter: u16, effects: &mut Vec<Effect>) {
         let token = command.id.0;
         effects.extend([Effect::Dispatched(token), Effect::Transferred(token)]);
+        self.passages.begun(self.now, token);
         if let Err(error) = self.check(&command) {
             return self.complete(token, Err(error), 0, effects);
         }
@@ -469,6 +477,7 @@ impl HostFtl {
         from_rings: u64,
         effects: &mut Vec<Effect>,
     ) {
+        self.passages.decided(self.now, token);
         match &mut self.threads {
             None => effects.push(Effect::Completed { token, result }),
             Some(threads) => threads.complete(self.now, token, result, from_rings),

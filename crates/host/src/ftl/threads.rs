@@ -33,8 +33,8 @@ pub(super) enum Then {
     Complete { token: u64, result: Result<Done, DeviceError> },
     /// A ring's writer has built a program of this die.
     Send { ring: usize, die: u32, id: u64 },
-    /// An answer from below is handled.
-    Answer { task: Task, result: Result<Done, DeviceError> },
+    /// An answer from below to the command of this id is handled.
+    Answer { id: u64, task: Task, result: Result<Done, DeviceError> },
 }
 
 /// A request under way.
@@ -242,7 +242,7 @@ impl Threads {
     }
 
     /// An answer from below comes as an interrupt.
-    pub(super) fn hear(&mut self, now: Instant, task: Task, result: Result<Done, DeviceError>) {
+    pub(super) fn hear(&mut self, now: Instant, id: u64, task: Task, result: Result<Done, DeviceError>) {
         let mut steps = Vec::new();
         self.on_pool(&mut steps);
         let cpu = match &task {
@@ -262,7 +262,7 @@ impl Threads {
             }
             Task::Meta { .. } | Task::Erase { .. } | Task::Recover(_) => self.last,
         };
-        self.smp.begin(now, cpu, true, steps, Then::Answer { task, result });
+        self.smp.begin(now, cpu, true, steps, Then::Answer { id, task, result });
     }
 
     /// Executes everything up to `now`, and returns what follows.

@@ -4,8 +4,9 @@ use crate::support::{device, filled};
 use flashweir_core::{Bytes, Data, Duration, Instant, Lba, Op, RandomStream};
 use flashweir_device::config::{Allocation, BufferMode, BusOrder, Cell, Metadata, PageTimes, SuspendConfig};
 use flashweir_device::presets::preset;
-use flashweir_device::{Device, DeviceConfig};
-use flashweir_host::{CfqConfig, DeadlineConfig, HostConfig, Scheduler};
+use flashweir_device::{Device, DeviceConfig, DeviceOptions};
+use flashweir_host::{CfqConfig, DeadlineConfig, HostConfig, HostFtlConfig, Scheduler};
+use flashweir_sim::host_ftl::{Disk, capacity_lbas};
 use flashweir_sim::live::Live;
 use flashweir_sim::measure::RunResult;
 use flashweir_sim::precondition::{Mode, Pattern, Precondition};
@@ -49,11 +50,13 @@ struct Traced {
     hash: u64,
 }
 
-fn world(device: Device, seed: u64, text: &str, layer: Option<&HostConfig>) -> World {
-    let capacity = Bytes(device.geometry().capacity_lbas() * 512);
+fn jobs(text: &str, seed: u64, capacity: Bytes) -> Vec<JobSetup> {
     let file = parse_job_file("test.fio", text, capacity).unwrap_or_else(|e| panic!("{e}\n{text}"));
-    let jobs =
-        file.jobs.into_iter().map(|spec| JobSetup::new(spec.name.clone(), FioJob::new(spec, seed))).collect();
+    file.jobs.into_iter().map(|spec| JobSetup::new(spec.name.clone(), FioJob::new(spec, seed))).collect()
+}
+
+fn world(device: Device, seed: u64, text: &str, layer: Option<&HostConfig>) -> World {
+    let jobs = jobs(text, seed, Bytes(device.geometry().capacity_lbas() * 512));
     match layer {
         Some(layer) => World::with_block_layer(device, jobs, Duration::from_secs(1), layer.clone()),
         None => World::new(device, jobs, Duration::from_secs(1)),
@@ -178,7 +181,8 @@ fn every_nanosecond_of_every_request_is_accounted_for_on_any_device() {
             pattern: Pattern::Random,
         };
         let start = state.apply(device(&config, seed), seed, |_| true).0;
-        let (means, _, out, device) = accounted(start, seed, &text, None, &context);
+        let make = || world(start.clone(), seed, &text, None);
+        let (means, _, out, device) = accounted(&make, seed, &context);
         all_ns += means.latency_ns * means.requests as f64;
         for stage in Stage::ALL {
             held_ns += means.reason(stage, Reason::Held) * means.requests as f64;
@@ -200,29 +204,30 @@ fn every_nanosecond_of_every_request_is_accounted_for_on_any_device() {
     assert!(held_ns / all_ns < 0.01, "{} of the time has no explanation", held_ns / all_ns);
     for stage in Stage::ALL {
         let met = seen.keys().any(|(of, _)| *of == stage) || stage == Stage::LogFull;
-        assert!(met || LAYER.contains(&stage), "no request met {stage:?}");
+        assert!(met || LAYER.contains(&stage) || FTL.contains(&stage), "no request met {stage:?}");
     }
 }
 
 /// Stages in a block layer.
 const LAYER: [Stage; 4] = [Stage::LayerHeld, Stage::LayerScheduler, Stage::LayerMerged, Stage::LayerDispatch];
 
+/// Stages in a host FTL.
+const FTL: [Stage; 3] = [Stage::FtlThread, Stage::FtlAdmission, Stage::FtlHeld];
+
 /// Runs jobs with a timeline and without; returns the means over all requests, the ledger, the file, and the device. Panics
 /// unless tracing changed nothing and the parts add up to the latencies that were measured.
 fn accounted(
-    start: Device,
+    make: &dyn Fn() -> World,
     seed: u64,
-    text: &str,
-    layer: Option<&HostConfig>,
     context: &dyn Fn() -> String,
 ) -> (Means, Ledger, Shared, Device) {
-    let mut plain = world(start.clone(), seed, text, layer);
+    let mut plain = make();
     assert!(plain.run(|_| true));
     let out = Shared::default();
     let limits = Limits { events: u64::MAX, ..Limits::default() };
     let perfetto = Perfetto::new(Box::new(out.clone()), limits, 0, "");
     let ledger = Some(Ledger::new(None, None));
-    let traced = trace(world(start, seed, text, layer), seed, Some(perfetto), ledger);
+    let traced = trace(make(), seed, Some(perfetto), ledger);
     assert_eq!(traced.hash, plain.trace_hash(), "tracing changes nothing: {}", context());
     let ledger = traced.findings.ledger.unwrap();
     for kind in ledger.kinds() {
@@ -234,8 +239,8 @@ fn accounted(
             sum += of.lat.summary.mean_ns * of.requests as f64;
         }
         assert_eq!(means.requests, requests, "{}", context());
-        let off = means.latency_ns / (sum / requests as f64) - 1.0;
-        assert!(off.abs() < 1e-9, "{kind:?}: {off} {}", context());
+        let off = means.latency_ns * requests as f64 - sum;
+        assert!(off.abs() <= 1e-9 * sum, "{kind:?}: {off} {}", context());
     }
     let means = ledger.all(None).unwrap();
     let parts: f64 = means.by.iter().flatten().sum();
@@ -261,12 +266,49 @@ fn a_block_layer_has_stages_of_its_own_and_every_request_in_it_is_accounted_for(
         };
         let context = || format!("seed {seed}\n{config:?}\n{host:?}\n{text}");
         let start = filled(&config, seed, 0.6);
-        let (means, _, out, device) = accounted(start, seed, &text, Some(&host), &context);
+        let make = || world(start.clone(), seed, &text, Some(&host));
+        let (means, _, out, device) = accounted(&make, seed, &context);
         for stage in LAYER {
             *met.entry(stage).or_default() += means.stage(stage);
         }
         assert!(host.merge_blocks_max > 0 || means.stage(Stage::LayerMerged) == 0.0, "{}", context());
         if seed % 6 == 0 {
+            check_file(&out.events(), &device, &context());
+        }
+    }
+    assert!(met.values().all(|ns| *ns > 0.0), "{met:?}");
+}
+
+#[test]
+fn a_host_ftl_has_stages_of_its_own_and_every_request_in_it_is_accounted_for() {
+    let mut random = RandomStream::new(6, "timeline on a host FTL");
+    let mut met: BTreeMap<Stage, f64> = BTreeMap::new();
+    for seed in 0..16 {
+        let mut config = preset(["qblke", "ocssd-2.0"][seed as usize % 2]).unwrap();
+        let g = &mut config.geometry;
+        (g.channels, g.chips_per_channel) = (2, 1 + random.below(2) as u32);
+        (g.blocks_per_plane, g.pages_per_block) = (40, 48);
+        let assembly = if random.chance(0.5) { HostFtlConfig::pblk() } else { HostFtlConfig::qblke(2) };
+        let cpus = if random.chance(0.5) { assembly.rings } else { 0 };
+        let ftl = HostFtlConfig { cpus, queues: 0, ..assembly };
+        let text = "[global]\nnorandommap\nnumber_ios=1500\nsize=16m\nbs=4k\n\
+                    [fill]\nrw=write\nbs=16k\n\
+                    [read]\nstonewall\nrw=randread\niodepth=4\n\
+                    [write]\nrw=randwrite\niodepth=32\nfsync=40\n\
+                    [trim]\nrw=randtrim\nbsrange=4k-32k\nnumber_ios=100\nrate_iops=20000\n";
+        let context = || format!("seed {seed}\n{config:?}\n{ftl:?}");
+        let options = DeviceOptions { seed, track_contents: false, planted: None };
+        let make = || {
+            let disk = Disk::new(Device::new(config.clone(), options), Some(&ftl));
+            let capacity = Bytes(capacity_lbas(&config, Some(&ftl)).unwrap() * 512);
+            World::above(disk, None, jobs(text, seed, capacity), Duration::from_secs(1))
+        };
+        let (means, _, out, device) = accounted(&make, seed, &context);
+        for stage in FTL {
+            *met.entry(stage).or_default() += means.stage(stage);
+        }
+        assert!(means.stage(Stage::Flash) > 0.0, "{}", context());
+        if seed % 4 == 0 {
             check_file(&out.events(), &device, &context());
         }
     }
@@ -287,7 +329,8 @@ fn requests_wait_in_a_block_layer_for_what_they_met_there() {
         ..HostConfig::default()
     };
     let explained = |config: &DeviceConfig, text: &str, host: &HostConfig| {
-        accounted(filled(config, 1, 0.6), 1, text, Some(host), &|| text.to_owned()).1
+        let make = || world(filled(config, 1, 0.6), 1, text, Some(host));
+        accounted(&make, 1, &|| text.to_owned()).1
     };
     // Eight in flight, of which the device has one: a request waits for the seven before it.
     let text = "[j]\nrw=randread\nbs=8k\niodepth=8\nnorandommap\nsize=50%\nnumber_ios=4000\n";

@@ -14,6 +14,10 @@
 //! timeline.finish(now, &mut device)      at the end
 //! ```
 //!
+//! Below a host FTL a request and the device's commands are different things: `timeline.entered`, then `timeline.seen_below(now, id, name)`
+//! for each command, and `timeline.answered(now, token, passage, …)`, which follows the request through the FTL and through the one command
+//! whose completion decided its answer.
+//!
 //! Where a block layer makes the commands, `timeline.entered(now, token, asked)` takes the place of `submitted`, and
 //! `timeline.left(now, &passage, id, queue)` says for each request of a command that it has left the layer in it.
 //!
@@ -38,9 +42,35 @@ use flashweir_core::Instant;
 use flashweir_device::Device;
 use flashweir_device::config::Allocation;
 use flashweir_device::trace::{Record, Traced};
-use flashweir_host::Passage;
-use request::{Open, Unfinished};
+use flashweir_host::{FtlPassage, Passage};
+use request::{Below, Open, Unfinished};
 use std::collections::BTreeMap;
+
+/// Most completed commands of a host FTL that are remembered: many more than it has under way.
+const BELOW_MAX: usize = 1 << 14;
+
+/// The pieces of a request that are known so far.
+struct Way {
+    at: Instant,
+    until: Instant,
+    pieces: Vec<Piece>,
+}
+
+impl Way {
+    /// The request was in this stage up to `until`, unless it was already further.
+    fn go(&mut self, stage: Stage, until: Instant) {
+        self.take(&Piece::plain(stage, Reason::Itself, self.at, until));
+    }
+
+    /// Adds a piece, or what of it comes after the others.
+    fn take(&mut self, piece: &Piece) {
+        let (from, until) = (piece.from.max(self.at), piece.until.min(self.until));
+        if from < until {
+            self.pieces.push(Piece { from, until, ..*piece });
+            self.at = until;
+        }
+    }
+}
 
 /// Traces the requests of one device.
 #[derive(Debug)]
@@ -49,6 +79,8 @@ pub struct Timeline {
     open: BTreeMap<u64, Open>,
     /// Requests that wait in the layers of the host, by their tokens.
     waiting: BTreeMap<u64, Unfinished>,
+    /// The last commands of a host FTL that have completed, by its names.
+    below: BTreeMap<u64, Below>,
     numbers: u64,
     perfetto: Option<Perfetto>,
     ledger: Option<Ledger>,
@@ -79,6 +111,7 @@ impl Timeline {
             spans,
             open: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            below: BTreeMap::new(),
             numbers: 0,
             perfetto,
             ledger,
@@ -190,13 +223,64 @@ impl Timeline {
             let end = pieces.iter().try_fold(from, |at, piece| (piece.from == at).then_some(piece.until));
             assert_eq!(end, Some(now), "the pieces of request {number} follow each other: {pieces:?}");
             let (behind, failed, counts) = (served.behind, served.failed, counts(token));
-            let request = Request { number, asked, from, until: now, pieces, behind, failed, counts };
-            if let Some(perfetto) = &mut self.perfetto {
-                perfetto.request(&request);
+            self.finished(Request { number, asked, from, until: now, pieces, behind, failed, counts });
+        }
+    }
+
+    /// Records that a host FTL has seen the completion of its command `id`, which it knows by `name`.
+    pub fn seen_below(&mut self, now: Instant, id: u64, name: u64) {
+        if self.over {
+            return;
+        }
+        let Some(Open { sent, served: Some(served), .. }) = self.open.remove(&id) else { return };
+        let sent = sent.unwrap_or(served.arrived);
+        self.below.insert(name, Below { sent, served, seen: now });
+        while self.below.len() > BELOW_MAX {
+            self.below.pop_first();
+        }
+    }
+
+    /// Records that a host FTL has answered the request with this token; `passage` is its way through the FTL.
+    pub fn answered(
+        &mut self,
+        now: Instant,
+        token: u64,
+        passage: Option<FtlPassage>,
+        failed: bool,
+        counts: bool,
+    ) {
+        let (Some(request), false) = (self.waiting.remove(&token), self.over) else { return };
+        let (from, entered) = (request.from(None), request.entered.unwrap_or(now));
+        let mut way = Way { at: from, until: now, pieces: Vec::new() };
+        let mut behind = [0; REASONS];
+        way.go(Stage::HostQueue, entered);
+        if let Some(passage) = passage {
+            way.go(Stage::FtlThread, passage.begun);
+            way.go(Stage::FtlAdmission, passage.admitted);
+            if let Some(below) = passage.cause.and_then(|name| self.below.get(&name)) {
+                if way.at <= below.sent {
+                    behind = below.served.behind;
+                }
+                way.go(Stage::FtlHeld, below.sent);
+                way.go(Stage::LinkDown, below.served.arrived);
+                below.served.pieces.iter().for_each(|piece| way.take(piece));
+                way.go(Stage::LinkUp, below.seen);
             }
-            if let Some(ledger) = &mut self.ledger {
-                ledger.add(request);
-            }
+        }
+        way.go(Stage::FtlThread, now);
+        let Unfinished { number, asked, .. } = request;
+        let pieces = way.pieces;
+        let end = pieces.iter().try_fold(from, |at, piece| (piece.from == at).then_some(piece.until));
+        assert_eq!(end, Some(now), "the pieces of request {number} follow each other: {pieces:?}");
+        self.finished(Request { number, asked, from, until: now, pieces, behind, failed, counts });
+    }
+
+    fn finished(&mut self, request: Request) {
+        if let Some(perfetto) = &mut self.perfetto {
+            perfetto.request(&request);
+        }
+        if let Some(ledger) = &mut self.ledger {
+            ledger.add(request);
         }
     }
 

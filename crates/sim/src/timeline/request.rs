@@ -63,6 +63,15 @@ impl Unfinished {
     }
 }
 
+/// A completed command of a host FTL.
+#[derive(Clone, Debug)]
+pub(crate) struct Below {
+    pub(crate) sent: Instant,
+    pub(crate) served: Served,
+    /// Time at which the FTL saw its completion.
+    pub(crate) seen: Instant,
+}
+
 /// An unfinished command and the requests in it: one, or those that a layer has put together.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Open {

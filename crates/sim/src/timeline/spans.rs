@@ -82,6 +82,12 @@ pub enum Stage {
     LayerMerged,
     /// The request has left the scheduler, and the device's queue has no room for it.
     LayerDispatch,
+    /// The threads of the host FTL are at work on the request, or it waits for their CPUs.
+    FtlThread,
+    /// The request waits for the limiters of the host FTL, or for room in its rings.
+    FtlAdmission,
+    /// The host FTL has not yet sent the command that the request waits for: the rest of a page, other programs of the die.
+    FtlHeld,
     /// The request travels from the host to the device.
     LinkDown,
     /// Data move into or out of the buffer memory.
@@ -103,7 +109,7 @@ pub enum Stage {
 }
 
 /// Number of stages.
-pub const STAGES: usize = 14;
+pub const STAGES: usize = 17;
 
 impl Stage {
     /// All stages, in the order in which a request passes them.
@@ -113,6 +119,9 @@ impl Stage {
         Self::LayerScheduler,
         Self::LayerMerged,
         Self::LayerDispatch,
+        Self::FtlThread,
+        Self::FtlAdmission,
+        Self::FtlHeld,
         Self::LinkDown,
         Self::Memory,
         Self::Merge,
@@ -132,6 +141,9 @@ impl Stage {
             Self::LayerScheduler => "block layer: in the scheduler",
             Self::LayerMerged => "block layer: merged into a waiting request",
             Self::LayerDispatch => "block layer: device queue full",
+            Self::FtlThread => "host FTL: threads",
+            Self::FtlAdmission => "host FTL: limiters and full rings",
+            Self::FtlHeld => "host FTL: command not sent yet",
             Self::LinkDown => "link down",
             Self::Memory => "buffer memory",
             Self::Merge => "old content of a partial unit",
