@@ -18,7 +18,7 @@ mod survivors;
 use copy::Copy;
 use draw::Drawn;
 use flashweir_judges::host::{seed, target_dir};
-use layers::{GOLDEN, LAYERS, Tests};
+use layers::{GOLDEN, LAYERS, Suite};
 use run::Outcome;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,10 +42,12 @@ pub(crate) struct Plan {
     again: Option<usize>,
     /// Limit of the time that the suites of a layer take without a mutant.
     limit: Option<Duration>,
+    /// Only suites whose names contain this; empty is all.
+    suites: String,
 }
 
-const USAGE: &str = "usage: cargo xtask mutants [--count N] [--seed S] [--layer NAME] [--suites-seconds N] [--only ID]... \
-                     [--show ID] [--list] [--again N]";
+const USAGE: &str = "usage: cargo xtask mutants [--count N] [--seed S] [--layer NAME] [--suites-seconds N] [--suites NAME] \
+                     [--only ID]... [--show ID] [--list] [--again N]";
 
 /// Runs the command.
 pub(crate) fn command(args: &[&str]) -> Result<bool, String> {
@@ -80,7 +82,8 @@ fn plan(args: &[&str]) -> Result<Plan, String> {
             plan.list = true;
             continue;
         }
-        let known = ["--count", "--seed", "--layer", "--suites-seconds", "--only", "--show", "--again"];
+        let known =
+            ["--count", "--seed", "--layer", "--suites-seconds", "--suites", "--only", "--show", "--again"];
         if !known.contains(&option) {
             return Err(format!("unknown option {option:?}\n\n{USAGE}"));
         }
@@ -97,6 +100,7 @@ fn plan(args: &[&str]) -> Result<Plan, String> {
             "--again" => plan.again = Some(number()? as usize),
             "--seed" => given = Some(number()?),
             "--suites-seconds" => plan.limit = Some(Duration::from_secs(number()?)),
+            "--suites" => plan.suites = value.into(),
             "--only" => plan.only.push(id()?),
             "--show" => plan.show = Some(id()?),
             _ => {
@@ -173,15 +177,18 @@ pub(crate) fn prepare(plan: &Plan) -> Result<Prepared, String> {
         (None, None) => true,
     };
     let layers: Vec<&str> = LAYERS.iter().map(|layer| layer.name).filter(|name| is_wanted(name)).collect();
-    let tests: Vec<Tests> = LAYERS
-        .iter()
-        .filter(|layer| layers.contains(&layer.name))
-        .flat_map(|layer| layer.tests())
-        .copied()
-        .collect();
+    let of_layers = LAYERS.iter().filter(|layer| layers.contains(&layer.name));
+    let suites: Vec<Suite> = of_layers.flat_map(|layer| layer.suites_named(&plan.suites)).collect();
+    if suites.is_empty() {
+        let suites = &plan.suites;
+        return Err(format!(
+            "--suites cannot be {suites:?}: no suite of {} has such a name",
+            layers.join(", ")
+        ));
+    }
     let count: usize = files.iter().map(|file| file.mutants.all.len()).sum();
     println!("   {count} mutants in {} files", files.len());
-    let copy = Copy::build(files, plan.seed, &tests)?;
+    let copy = Copy::build(files, &layers, plan.seed, &suites)?;
     let all = draw::all(&copy.files, &copy.refused);
     println!("   {} do not compile and are left out", copy.refused.len());
     let drawn = if plan.only.is_empty() {
@@ -189,7 +196,7 @@ pub(crate) fn prepare(plan: &Plan) -> Result<Prepared, String> {
     } else {
         all.iter().filter(|drawn| plan.only.contains(&drawn.id)).cloned().collect()
     };
-    let baselines = run::baselines(&copy, plan.seed, &layers, plan.limit)?;
+    let baselines = run::baselines(&copy, plan.seed, &layers, plan.limit, &plan.suites)?;
     Ok(Prepared { copy, drawn, baselines, mutants: all.len() })
 }
 

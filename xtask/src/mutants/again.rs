@@ -24,14 +24,9 @@ pub(crate) fn command(seed: u64, count: usize, told: impl Fn(&Outcome) + Sync) -
     let files = copy::find()?;
     let pairs = draw(&draw::all(&files, &BTreeSet::new()), &evidence, seed, count);
     println!("   {} mutants that {FILE} says are found", pairs.len());
-    let tests: Vec<_> = pairs
-        .iter()
-        .filter_map(|(_, suite)| match suite {
-            Suite::Tests(tests) => Some(*tests),
-            Suite::Weir(_) => None,
-        })
-        .collect();
-    let copy = Copy::build(files, seed, &tests)?;
+    let suites: Vec<Suite> = pairs.iter().map(|(_, suite)| suite.clone()).collect();
+    let layers: Vec<&str> = pairs.iter().map(|(drawn, _)| drawn.layer).collect();
+    let copy = Copy::build(files, &layers, seed, &suites)?;
     let outcomes = run::try_again(&copy, seed, &pairs, told)?;
     let found = outcomes.iter().filter(|outcome| outcome.killed.is_some()).count();
     println!("   {found} of {} found again", outcomes.len());

@@ -5,7 +5,7 @@
 //! Invariants: the copy has the checkout's files as they are, committed or not, except those that are mutated; a file whose text
 //! stays the same is not written again, so that cargo builds only what changed.
 
-use super::layers::{LAYERS, Tests};
+use super::layers::{LAYERS, Suite, Tests};
 use super::rules::{Mutants, Operator, Rendered, mutants_of};
 use flashweir_judges::builds::cargo;
 use flashweir_judges::host::{root, target_dir};
@@ -133,9 +133,20 @@ fn with_feature(manifest: &str) -> Result<String, String> {
     Ok(manifest + "\n[profile.release.package.flashweir-serve]\nopt-level = 0\n")
 }
 
-/// Arguments of the builds: the program, and the unit tests and integration tests of the suites.
-fn builds(tests: &[Tests]) -> Vec<Vec<&'static str>> {
-    let mut builds = vec![vec!["build", "--keep-going", "--bin", "weir"]];
+/// Arguments of the builds: the program, if a suite runs it, and the unit tests and integration tests of the suites.
+fn builds(suites: &[Suite]) -> Vec<Vec<&'static str>> {
+    let mut builds = Vec::new();
+    let has_program = suites.iter().any(|suite| matches!(suite, Suite::Weir(_)));
+    if has_program {
+        builds.push(vec!["build", "--keep-going", "--bin", "weir"]);
+    }
+    let tests: Vec<Tests> = suites
+        .iter()
+        .filter_map(|suite| match suite {
+            Suite::Tests(tests) => Some(*tests),
+            Suite::Weir(_) => None,
+        })
+        .collect();
     for is_lib in [true, false] {
         let of_it = tests.iter().filter(|tests| (tests.target == "lib") == is_lib);
         let packages: BTreeSet<&str> = of_it.clone().map(|tests| tests.package).collect();
@@ -145,7 +156,7 @@ fn builds(tests: &[Tests]) -> Vec<Vec<&'static str>> {
             what.extend(is_lib.then_some("--lib"));
             what.extend(targets.into_iter().flat_map(|target| ["--test", target]));
             // With the program's package, dependencies have the same features as in the program, and are built once.
-            let packages = packages.into_iter().chain(["flashweir-cli"]);
+            let packages = packages.into_iter().chain(has_program.then_some("flashweir-cli"));
             what.extend(packages.flat_map(|package| ["--package", package]));
             builds.push(what);
         }
@@ -154,15 +165,20 @@ fn builds(tests: &[Tests]) -> Vec<Vec<&'static str>> {
 }
 
 impl Copy {
-    /// Writes the copy and builds it, with these tests, until the compiler accepts it.
-    pub(crate) fn build(files: Vec<File>, seed: u64, tests: &[Tests]) -> Result<Self, String> {
+    /// Writes the copy with the mutants of these layers and builds it for these suites until the compiler accepts it.
+    pub(crate) fn build(
+        files: Vec<File>,
+        layers: &[&str],
+        seed: u64,
+        suites: &[Suite],
+    ) -> Result<Self, String> {
         copy_rest(&files)?;
         let remembered = dir().join("refused.json");
         let mut copy = Self { files, refused: BTreeSet::new(), weir: PathBuf::new(), tests: BTreeMap::new() };
         copy.recall(&remembered);
-        let builds = builds(tests);
+        let builds = builds(suites);
         for round in 1..=ROUNDS_MAX {
-            let rendered = copy.render()?;
+            let rendered = copy.render(layers)?;
             let mut errors = Vec::new();
             for what in &builds {
                 if errors.is_empty() {
@@ -187,13 +203,14 @@ impl Copy {
         Err(format!("the mutated copy does not compile after {ROUNDS_MAX} rounds"))
     }
 
-    /// Writes the mutated files.
-    fn render(&self) -> Result<BTreeMap<&'static str, Rendered>, String> {
+    /// Writes the files of all layers, mutated where the layer is one of these: the others build faster as they are.
+    fn render(&self, layers: &[&str]) -> Result<BTreeMap<&'static str, Rendered>, String> {
         let mut all = BTreeMap::new();
         for file in &self.files {
+            let is_wanted = layers.contains(&file.layer);
             let id = |at: usize| {
                 let id = file.first + at as u32;
-                (!self.refused.contains(&id)).then_some(id)
+                (is_wanted && !self.refused.contains(&id)).then_some(id)
             };
             let rendered = file.mutants.render(id);
             write(&source().join(file.path), rendered.text.as_bytes())?;

@@ -292,6 +292,7 @@ pub(crate) const LAYERS: [Layer; 11] = [
             "crates/host/src/ftl/waiters.rs",
         ],
         tests: &[
+            tests("flashweir-host", "lib", "ftl::"),
             tests("flashweir-crash", "lib", "host_ftl"),
             tests("flashweir-crash", "it", "commands::"),
             tests("flashweir-sim", "it", "host_ftl"),
@@ -311,9 +312,9 @@ impl Layer {
         tests.chain((self.cuts)().into_iter().map(Suite::Weir)).collect()
     }
 
-    /// Its integration tests and unit tests.
-    pub(crate) fn tests(&self) -> &'static [Tests] {
-        self.tests
+    /// Those whose names contain this.
+    pub(crate) fn suites_named(&self, part: &str) -> Vec<Suite> {
+        self.suites().into_iter().filter(|suite| suite.name().contains(part)).collect()
     }
 }
 

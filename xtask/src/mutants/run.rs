@@ -61,18 +61,19 @@ enum End {
     Late(String),
 }
 
-/// Runs all suites of these layers without a mutant. With a limit, only as many of each layer run as fit into it, drawn by the seed; one
+/// Runs the suites of these layers whose names contain `named` without a mutant. With a limit, only as many of each layer run as fit into it, drawn by the seed; one
 /// that exceeds the time that is left is left out.
 pub(crate) fn baselines(
     copy: &Copy,
     seed: u64,
     layers: &[&str],
     limit: Option<Duration>,
+    named: &str,
 ) -> Result<BTreeMap<&'static str, Vec<Baseline>>, String> {
     let known: Mutex<Vec<Baseline>> = Mutex::new(Vec::new());
     let layers: Vec<&Layer> = LAYERS.iter().filter(|layer| layers.contains(&layer.name)).collect();
     let ran = in_parallel(&layers, |worker, layer| {
-        let mut suites = layer.suites();
+        let mut suites = layer.suites_named(named);
         if limit.is_some() {
             Random::new(seed).shuffle(&mut suites);
             // Tests are short, so they come first.

@@ -28,6 +28,8 @@ mod state;
 mod streams;
 mod target;
 mod tasks;
+#[cfg(test)]
+mod tests;
 mod threads;
 mod waiters;
 

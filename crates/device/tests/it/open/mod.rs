@@ -2,6 +2,7 @@
 
 mod chunks;
 mod copy;
+mod counts;
 mod marks;
 mod media_errors;
 

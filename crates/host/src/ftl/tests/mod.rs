@@ -1,0 +1,216 @@
+//! A host FTL above a medium that answers when a test says so: what it sends, in which order, and what each answer changes.
+//!
+//! Place in the data flow: a test submits requests to a [`Rig`], looks at the commands below, and answers them. Power cuts are those of
+//! the crash laboratory, above real devices.
+
+mod collecting;
+mod lines;
+mod ordering;
+mod requests;
+mod rings;
+mod writing;
+
+use super::config::HostFtlConfig;
+use super::state::HostFtl;
+use crate::{Effect, Input};
+use flashweir_core::command::{OPEN_NAMESPACE, PpaWrite, Units};
+use flashweir_core::oob::OobRecord;
+use flashweir_core::{Command, Data, DeviceError, Done, Duration, Instant, Lba, Lpn, Op, Payload, Ppa};
+use flashweir_ftl::geometry::{FlashCounts, FlashGeometry};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Two dies of one plane each, whose pages have two units.
+const SHAPE: FlashCounts = FlashCounts {
+    channels: 2,
+    chips_per_channel: 1,
+    dies_per_chip: 1,
+    planes_per_die: 1,
+    blocks_per_plane: 12,
+    pages_per_block: 8,
+    units_per_page: 2,
+    die_interleaving: true,
+};
+const UNIT_BYTES: usize = 1024;
+/// Sectors of a unit.
+const SECTORS: u64 = 2;
+
+const PAD_AFTER: Duration = Duration::from_millis(3);
+
+fn config() -> HostFtlConfig {
+    HostFtlConfig {
+        entries: 16,
+        over_provisioning: 0.5,
+        programs_per_die: 2,
+        pad_after: PAD_AFTER,
+        user_active_for: Duration::from_millis(5),
+        ..HostFtlConfig::pblk()
+    }
+}
+
+fn geometry() -> FlashGeometry {
+    FlashGeometry::new(SHAPE)
+}
+
+/// A host FTL, and what is below it.
+#[derive(Clone, Debug)]
+struct Rig {
+    ftl: HostFtl,
+    now: Instant,
+    /// Commands that are not answered, in the order in which they were offered.
+    below: VecDeque<Command>,
+    answers: BTreeMap<u64, Result<Done, DeviceError>>,
+    /// Times at which the FTL wants to be called.
+    wakes: BTreeSet<Instant>,
+    medium: BTreeMap<Ppa, (OobRecord, Payload)>,
+    next: u64,
+}
+
+impl Rig {
+    fn new(config: HostFtlConfig) -> Self {
+        let ftl = HostFtl::new(config, geometry(), UNIT_BYTES).expect("a valid configuration");
+        Self {
+            ftl,
+            now: Instant::ZERO,
+            below: VecDeque::new(),
+            answers: BTreeMap::new(),
+            wakes: BTreeSet::new(),
+            medium: BTreeMap::new(),
+            next: 0,
+        }
+    }
+
+    fn tell(&mut self, input: Input) {
+        let mut effects = Vec::new();
+        self.ftl.handle(self.now, input, &mut effects);
+        let mut done = 0;
+        while let Some(effect) = effects.get(done).cloned() {
+            done += 1;
+            match effect {
+                Effect::Offer(offer) => {
+                    self.below.push_back(offer.command);
+                    self.ftl.handle(self.now, Input::Accepted, &mut effects);
+                }
+                Effect::Completed { token, result } => {
+                    assert_eq!(self.answers.insert(token, result), None, "one answer to each request");
+                }
+                Effect::At(at) => drop(self.wakes.insert(at)),
+                Effect::Dispatched(_) | Effect::Transferred(_) => {}
+            }
+        }
+    }
+
+    /// Submits a request; returns its number.
+    fn submit(&mut self, op: Op) -> u64 {
+        self.submit_as(|command| command, op)
+    }
+
+    fn submit_as(&mut self, change: impl FnOnce(Command) -> Command, op: Op) -> u64 {
+        self.next += 1;
+        let command = change(Command::new(self.next, op));
+        self.tell(Input::Submit { command, submitter: 0 });
+        self.next
+    }
+
+    fn write(&mut self, first: u64, units: u64) -> u64 {
+        self.submit(write(first, units))
+    }
+
+    /// Answers the command at this position among those below, as a medium without faults does.
+    fn answer(&mut self, at: usize) {
+        let command = &self.below[at];
+        assert_eq!(command.ns, OPEN_NAMESPACE);
+        let result = match &command.op {
+            Op::PpaWrite(write) => {
+                let PpaWrite { ppas, records, data, .. } = &**write;
+                for (nth, (ppa, record)) in ppas.iter().zip(records).enumerate() {
+                    let before = self.medium.insert(*ppa, (*record, data.unit(Lpn(0), nth, 0..0)));
+                    assert_eq!(before, None, "each unit is programmed once between two erases");
+                }
+                Ok(Done::Ok)
+            }
+            Op::PpaRead { ppas, .. } => {
+                let units = ppas.iter().map(|ppa| self.medium.get(ppa).cloned());
+                units.collect::<Option<Vec<_>>>().ok_or(DeviceError::NotSupported("a read of nothing")).map(
+                    |units| {
+                        let (records, data) = units.into_iter().unzip();
+                        Done::Units(Box::new(Units { data, records, refresh: Vec::new() }))
+                    },
+                )
+            }
+            Op::PpaErase(ppas) => {
+                let block = geometry().page_of(ppas[0]).0.block;
+                self.medium.retain(|ppa, _| geometry().page_of(*ppa).0.block != block);
+                Ok(Done::Ok)
+            }
+            other => panic!("{other:?}"),
+        };
+        self.answer_with(at, result);
+    }
+
+    fn answer_with(&mut self, at: usize, result: Result<Done, DeviceError>) {
+        let id = self.below.remove(at).expect("it is below").id;
+        self.tell(Input::Completed { id, result });
+    }
+
+    /// Answers commands, the oldest first, until none is below; no time passes.
+    fn settle(&mut self) {
+        while !self.below.is_empty() {
+            self.answer(0);
+        }
+    }
+
+    /// Lets time pass, with every call that the FTL has asked for until then.
+    fn wait_until(&mut self, end: Instant) {
+        while let Some(at) = self.wakes.pop_first() {
+            if at > end {
+                self.wakes.insert(at);
+                break;
+            }
+            self.now = self.now.max(at);
+            self.tell(Input::Wake);
+        }
+        self.now = self.now.max(end);
+    }
+
+    /// Lets time pass and commands be answered until nothing is to be done.
+    fn rest(&mut self) {
+        self.settle();
+        while let Some(at) = self.wakes.first().copied() {
+            self.wait_until(at);
+            self.settle();
+        }
+        self.ftl.audit();
+    }
+
+    /// The answer to a request after which everything has come to rest.
+    fn run(&mut self, op: Op) -> Result<Done, DeviceError> {
+        let number = self.submit(op);
+        self.rest();
+        self.answers.remove(&number).expect("it was answered")
+    }
+
+    /// Units of each write below that holds data, in order, by the die that it goes to.
+    fn programs(&self, die: u32) -> Vec<Vec<Ppa>> {
+        let of = |command: &Command| match &command.op {
+            Op::PpaWrite(write) if write.records[0].owner != flashweir_core::oob::Owner::Meta => {
+                let block = geometry().page_of(write.ppas[0]).0.block;
+                (self.ftl.layout.die_of(block) == die).then(|| write.ppas.to_vec())
+            }
+            _ => None,
+        };
+        self.below.iter().filter_map(of).collect()
+    }
+}
+
+fn write(first: u64, units: u64) -> Op {
+    let data = Data::Units((first..first + units).map(|unit| Payload::Tag(1 + unit)).collect());
+    Op::Write { lba: Lba(first * SECTORS), blocks: (units * SECTORS) as u32, data }
+}
+
+fn read(first: u64, units: u64) -> Op {
+    Op::Read { lba: Lba(first * SECTORS), blocks: (units * SECTORS) as u32 }
+}
+
+fn trim(first: u64, units: u64) -> Op {
+    Op::Trim { lba: Lba(first * SECTORS), blocks: (units * SECTORS) as u32 }
+}

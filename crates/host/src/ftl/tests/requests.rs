@@ -1,0 +1,176 @@
+//! Requests: which are refused, what they are answered, what they wait for, and what is counted.
+
+use super::{Rig, SECTORS, config, read, trim, write};
+use flashweir_core::command::{EpochStamp, Handle, OPEN_NAMESPACE, RangeFlush, SharePair, StreamId, Tag};
+use flashweir_core::{Command, Data, DeviceError, Done, Lba, Op, Order, Payload};
+
+fn flush(first: u64, sectors: u32, tags: Vec<Tag>) -> Op {
+    let ranges = if sectors > 0 { vec![(Lba(first), sectors)] } else { Vec::new() };
+    Op::RFlush(Box::new(RangeFlush { ranges, tags, segments: Vec::new() }))
+}
+
+/// Which sort of error a request is refused with.
+fn refusal(rig: &mut Rig, change: impl FnOnce(Command) -> Command, op: Op) -> &'static str {
+    let number = rig.submit_as(change, op);
+    match rig.answers.remove(&number) {
+        Some(Err(DeviceError::InvalidField(_))) => "invalid",
+        Some(Err(DeviceError::NotSupported(_))) => "not supported",
+        Some(Err(DeviceError::OutOfRange(_))) => "out of range",
+        Some(Err(DeviceError::Misaligned { .. })) => "misaligned",
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn wrong_requests_are_refused_at_once_and_leave_nothing() {
+    let mut rig = Rig::new(config());
+    let end = rig.ftl.layout().user_units;
+    let same = |command| command;
+    let before = format!("{:?} {}", rig.ftl.metrics(), rig.ftl.describe());
+    let ns = |command| Command { ns: OPEN_NAMESPACE, ..command };
+    assert_eq!(refusal(&mut rig, ns, write(0, 1)), "invalid");
+    let handle = |command| Command { handle: Handle(1), ..command };
+    assert_eq!(refusal(&mut rig, handle, write(0, 1)), "invalid");
+    for op in [read(end, 1), trim(end - 1, 2), write(end, 1), write(end - 1, 2)] {
+        assert_eq!(refusal(&mut rig, same, op), "out of range");
+    }
+    let zeroes = |lba, blocks| Op::WriteZeroes { lba: Lba(lba), blocks };
+    assert_eq!(refusal(&mut rig, same, zeroes(end * SECTORS, 2)), "out of range");
+    assert_eq!(refusal(&mut rig, same, flush(end * SECTORS, 1, Vec::new())), "out of range");
+    for op in [zeroes(1, 2), zeroes(2, 1), zeroes(1, 1)] {
+        assert_eq!(refusal(&mut rig, same, op), "misaligned");
+    }
+    let with = |data| Op::Write { lba: Lba(0), blocks: 4, data };
+    let unit = || Payload::Tag(1);
+    for data in [
+        Data::Bytes(vec![0; 1024].into()),
+        Data::Units([unit()].into_iter().collect()),
+        Data::Units([unit(), unit(), unit()].into_iter().collect()),
+    ] {
+        assert_eq!(refusal(&mut rig, same, with(data)), "invalid");
+    }
+    let share = Op::Share([SharePair { dst: Lba(0), src: Lba(2), blocks: 2 }].into());
+    assert_eq!(refusal(&mut rig, same, share), "not supported");
+    assert_eq!(refusal(&mut rig, same, Op::OpenGeometry), "not supported");
+    let stream = Some(StreamId(1));
+    let within = |command| Command { order: Some(Order::Within), ..command };
+    assert_eq!(refusal(&mut rig, within, write(0, 1)), "invalid");
+    assert_eq!(refusal(&mut rig, same, Op::Barrier), "invalid");
+    let no_length = |command| Command { stream, order: Some(Order::Within), ..command };
+    assert_eq!(refusal(&mut rig, no_length, Op::Barrier), "invalid");
+    let epoch = Some(EpochStamp { number: 0, members: None });
+    let numbered = |command| Command { stream, order: Some(Order::Within), epoch, ..command };
+    assert_eq!(refusal(&mut rig, numbered, write(0, 1)), "not supported");
+    assert_eq!(format!("{:?} {}", rig.ftl.metrics(), rig.ftl.describe()), before);
+    assert!(rig.below.is_empty());
+    assert_eq!(rig.run(with(Data::Bytes(vec![0; 2048].into()))), Ok(Done::Ok));
+}
+
+#[test]
+fn released_rings_have_no_order() {
+    let mut rig = Rig::new(config().as_released());
+    let ordered = |command| Command { stream: Some(StreamId(1)), order: Some(Order::Within), ..command };
+    assert_eq!(refusal(&mut rig, ordered, write(0, 1)), "not supported");
+    assert_eq!(rig.run(write(0, 1)), Ok(Done::Ok));
+}
+
+#[test]
+fn each_request_is_counted_once() {
+    let mut rig = Rig::new(config());
+    assert_eq!(rig.run(write(0, 3)), Ok(Done::Ok));
+    assert_eq!(rig.run(Op::WriteZeroes { lba: Lba(20), blocks: 4 }), Ok(Done::Ok));
+    let units = |result| match result {
+        Ok(Done::Data(units)) => units.into_vec(),
+        other => panic!("{other:?}"),
+    };
+    let tags = [1, 2, 3].map(Payload::Tag);
+    assert_eq!(units(rig.run(read(0, 3))), tags);
+    assert_eq!(rig.ftl.metrics().ring_hits, 3);
+    assert_eq!(units(rig.run(read(10, 3))), [Payload::Zero, Payload::Zero, Payload::Zero]);
+    assert_eq!(rig.run(trim(1, 1)), Ok(Done::Ok));
+    // There is nothing in these units, so nothing is recorded.
+    assert_eq!(rig.run(trim(40, 5)), Ok(Done::Ok));
+    assert_eq!(rig.run(Op::Flush), Ok(Done::Ok));
+    assert_eq!(rig.run(flush(0, 2, Vec::new())), Ok(Done::Ok));
+    assert_eq!(rig.run(Op::Read { lba: Lba(0), blocks: 0 }), Ok(Done::Ok));
+    let metrics = rig.ftl.metrics();
+    assert_eq!((metrics.writes, metrics.user_units), (2, 5));
+    assert_eq!((metrics.reads, metrics.ring_hits), (3, 5), "zeros in a ring are found there");
+    assert_eq!((metrics.trims, metrics.flushes, metrics.range_flushes), (2, 1, 1));
+    // Three programs of two units, the last of them half empty twice: after the pauses of the first write and of the TRIM; and one page of
+    // start metadata.
+    assert_eq!((metrics.padded_units, metrics.meta_units), (2, 2));
+    assert_eq!(metrics.programmed_units, 5 + 1 + 2 + 2);
+    assert_eq!((metrics.gc_units, metrics.lines_erased, metrics.program_failures), (0, 0, 0));
+}
+
+/// What is deallocated reads as zeros; of a unit of which a part is named nothing is deallocated.
+#[test]
+fn only_whole_units_are_deallocated() {
+    let mut rig = Rig::new(config());
+    rig.run(write(0, 4)).unwrap();
+    rig.run(Op::Trim { lba: Lba(1), blocks: 6 }).unwrap();
+    let tags = [1, 2, 3, 4].map(Payload::Tag);
+    let expected = [tags[0].clone(), Payload::Zero, Payload::Zero, tags[3].clone()];
+    assert_eq!(rig.run(read(0, 4)), Ok(Done::Data(expected.into())));
+    rig.run(Op::Trim { lba: Lba(1), blocks: 1 }).unwrap();
+    assert!(matches!(rig.run(read(0, 1)), Ok(Done::Data(units)) if units[0] == tags[0]));
+}
+
+/// A range flush waits for entries that its ranges or tags name, of writes and of deallocations, and for no others.
+#[test]
+fn a_range_flush_waits_for_what_it_names() {
+    let is_answered = |ops: &dyn Fn(&mut Rig), asked: Op| {
+        let mut rig = Rig::new(config());
+        ops(&mut rig);
+        let number = rig.submit(asked);
+        let at_once = rig.answers.contains_key(&number);
+        rig.settle();
+        assert_eq!(rig.answers.get(&number), Some(&Ok(Done::Ok)), "it is urgent, so nothing waits for time");
+        at_once
+    };
+    // Units 4 to 7, which are sectors 8 to 15.
+    let tagged = |rig: &mut Rig| {
+        rig.submit_as(|command| Command { tags: [Tag(3), Tag(5)], ..command }, write(4, 4));
+    };
+    for (first, sectors, is_free) in [
+        (7, 1, true),
+        (8, 1, false),
+        (15, 1, false),
+        (16, 1, true),
+        (0, 8, true),
+        (0, 9, false),
+        (6, 12, false),
+    ] {
+        assert_eq!(is_answered(&tagged, flush(first, sectors, Vec::new())), is_free, "{first} + {sectors}");
+    }
+    for (tag, is_free) in [(3, false), (5, false), (4, true)] {
+        assert_eq!(is_answered(&tagged, flush(100, 1, vec![Tag(tag)])), is_free, "tag {tag}");
+    }
+    let trimmed = |rig: &mut Rig| {
+        rig.run(write(4, 4)).unwrap();
+        rig.submit(trim(5, 2));
+    };
+    for (first, is_free) in [(9, true), (10, false), (13, false), (14, true)] {
+        assert_eq!(is_answered(&trimmed, flush(first, 1, Vec::new())), is_free, "sector {first}");
+    }
+}
+
+/// FUA and FLUSH are answered when their units are on the medium, and not before; whatever is answered first.
+#[test]
+fn durability_is_answered_after_the_last_program() {
+    let mut rig = Rig::new(config());
+    let plain = rig.write(8, 1);
+    let fua = rig.submit_as(|command| Command { fua: true, ..command }, write(0, 3));
+    let flushed = rig.submit(Op::Flush);
+    assert_eq!(rig.answers.keys().copied().collect::<Vec<_>>(), [plain]);
+    // Start metadata, and two programs for four units.
+    assert_eq!((rig.below.len(), rig.ftl.metrics().padded_units), (3, 0));
+    rig.answer(2);
+    rig.answer(0);
+    assert_eq!(rig.answers.len(), 1, "units of both are under way");
+    rig.answer(0);
+    assert_eq!([fua, flushed].map(|number| rig.answers.get(&number)), [Some(&Ok(Done::Ok)); 2]);
+    let again = rig.submit(Op::Flush);
+    assert!(rig.answers.contains_key(&again), "everything is durable");
+}
