@@ -4,8 +4,10 @@
 //! the crash laboratory, above real devices.
 
 mod collecting;
+mod full;
 mod lines;
 mod ordering;
+mod recovering;
 mod requests;
 mod rings;
 mod writing;
@@ -15,7 +17,9 @@ use super::state::HostFtl;
 use crate::{Effect, Input};
 use flashweir_core::command::{OPEN_NAMESPACE, PpaWrite, Units};
 use flashweir_core::oob::OobRecord;
-use flashweir_core::{Command, Data, DeviceError, Done, Duration, Instant, Lba, Lpn, Op, Payload, Ppa};
+use flashweir_core::{
+    Address, Command, Data, DeviceError, Done, Duration, Instant, Lba, Lpn, Op, Payload, Ppa,
+};
 use flashweir_ftl::geometry::{FlashCounts, FlashGeometry};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -62,8 +66,13 @@ struct Rig {
     /// Times at which the FTL wants to be called.
     wakes: BTreeSet<Instant>,
     medium: BTreeMap<Ppa, (OobRecord, Payload)>,
+    /// Units whose program was torn: nobody can read them.
+    torn: BTreeSet<Ppa>,
     next: u64,
 }
+
+/// Answers after which an FTL that finds no rest is taken to be stuck.
+const ANSWERS_MAX: u32 = 5_000;
 
 impl Rig {
     fn new(config: HostFtlConfig) -> Self {
@@ -75,8 +84,37 @@ impl Rig {
             answers: BTreeMap::new(),
             wakes: BTreeSet::new(),
             medium: BTreeMap::new(),
+            torn: BTreeSet::new(),
             next: 0,
         }
+    }
+
+    /// The FTL after a power loss in which nothing that is below has happened, once it is ready.
+    fn recovered(&self) -> Self {
+        let mut rig = self.recovering();
+        rig.rest();
+        assert!(rig.ftl.is_ready(), "{}", rig.ftl.describe());
+        rig
+    }
+
+    /// The same at the begin of its recovery.
+    fn recovering(&self) -> Self {
+        let config = self.ftl.config().clone();
+        let ftl = HostFtl::recover(config, geometry(), UNIT_BYTES).expect("a valid configuration");
+        let (medium, torn) = (self.medium.clone(), self.torn.clone());
+        let mut rig = Self { ftl, medium, torn, ..Self::new(self.ftl.config().clone()) };
+        rig.tell(Input::Wake);
+        rig
+    }
+
+    /// What each of these units reads as.
+    fn contents(&self, units: std::ops::Range<u64>) -> Vec<Payload> {
+        let unit = |unit| match self.ftl.find(Lpn(unit)) {
+            None => Payload::Zero,
+            Some(Ok(payload)) => payload,
+            Some(Err(ppa)) => self.medium[&ppa].1.clone(),
+        };
+        units.map(unit).collect()
     }
 
     fn tell(&mut self, input: Input) {
@@ -124,22 +162,27 @@ impl Rig {
                 let PpaWrite { ppas, records, data, .. } = &**write;
                 for (nth, (ppa, record)) in ppas.iter().zip(records).enumerate() {
                     let before = self.medium.insert(*ppa, (*record, data.unit(Lpn(0), nth, 0..0)));
-                    assert_eq!(before, None, "each unit is programmed once between two erases");
+                    let is_new = before.is_none() && !self.torn.contains(ppa);
+                    assert!(is_new, "each unit is programmed once between two erases");
                 }
                 Ok(Done::Ok)
             }
             Op::PpaRead { ppas, .. } => {
                 let units = ppas.iter().map(|ppa| self.medium.get(ppa).cloned());
-                units.collect::<Option<Vec<_>>>().ok_or(DeviceError::NotSupported("a read of nothing")).map(
-                    |units| {
-                        let (records, data) = units.into_iter().unzip();
-                        Done::Units(Box::new(Units { data, records, refresh: Vec::new() }))
-                    },
-                )
+                let at = Address::Ppa(ppas[0]);
+                let missing = match ppas.iter().any(|ppa| self.torn.contains(ppa)) {
+                    true => DeviceError::Uncorrectable { at },
+                    false => DeviceError::NotWritten { at },
+                };
+                units.collect::<Option<Vec<_>>>().ok_or(missing).map(|units| {
+                    let (records, data) = units.into_iter().unzip();
+                    Done::Units(Box::new(Units { data, records, refresh: Vec::new() }))
+                })
             }
             Op::PpaErase(ppas) => {
                 let block = geometry().page_of(ppas[0]).0.block;
                 self.medium.retain(|ppa, _| geometry().page_of(*ppa).0.block != block);
+                self.torn.retain(|ppa| geometry().page_of(*ppa).0.block != block);
                 Ok(Done::Ok)
             }
             other => panic!("{other:?}"),
@@ -154,8 +197,11 @@ impl Rig {
 
     /// Answers commands, the oldest first, until none is below; no time passes.
     fn settle(&mut self) {
+        let mut answers = 0;
         while !self.below.is_empty() {
             self.answer(0);
+            answers += 1;
+            assert!(answers < ANSWERS_MAX, "it finds no rest: {}", self.ftl.describe());
         }
     }
 
@@ -175,9 +221,12 @@ impl Rig {
     /// Lets time pass and commands be answered until nothing is to be done.
     fn rest(&mut self) {
         self.settle();
+        let mut wakes = 0;
         while let Some(at) = self.wakes.first().copied() {
             self.wait_until(at);
             self.settle();
+            wakes += 1;
+            assert!(wakes < ANSWERS_MAX, "it finds no rest: {}", self.ftl.describe());
         }
         self.ftl.audit();
     }

@@ -65,6 +65,18 @@ fn what_has_failed_leaves_before_all_others() {
     assert_eq!((ring.failures(), ring.pending(), ring.is_forced()), (0, 0, false));
 }
 
+/// An entry that was urgent and whose turn comes next is urgent again.
+#[test]
+fn an_urgent_entry_that_failed_is_urgent_again() {
+    let mut ring = filled(3);
+    ring.hurry(0);
+    assert_eq!(take(&mut ring), Some(0));
+    ring.failed(0);
+    assert_eq!((ring.failures(), ring.pending(), ring.is_forced()), (0, 3, true));
+    let rest: Vec<_> = std::iter::from_fn(|| take(&mut ring)).collect();
+    assert_eq!((rest, ring.pending()), (vec![0, 1, 2], 0));
+}
+
 #[test]
 fn entries_before_the_flush_point_are_forced() {
     let mut ring = filled(3);

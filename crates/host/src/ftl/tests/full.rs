@@ -1,0 +1,69 @@
+//! Rings and media without room: who waits, who is refused, and what goes on.
+
+use super::ordering::member;
+use super::{Rig, config, read, trim, write};
+use crate::ftl::lines::{LineId, LineState};
+use crate::{Costs, HostFtlConfig, Limits, WhenFull};
+use flashweir_core::command::StreamId;
+use flashweir_core::{DeviceError, Done, Duration, Op, Order, Payload};
+
+/// FTLs without threads, and with those of two CPUs that wait or try again.
+fn all() -> [HostFtlConfig; 3] {
+    let costs = Costs { turn: Duration::from_micros(200), ..Costs::default() };
+    let threads = |full| HostFtlConfig { cpus: 2, costs: costs.clone(), full, ..config() };
+    [config(), threads(WhenFull::Wait), threads(WhenFull::Retry)]
+}
+
+#[test]
+fn a_ring_is_used_again_and_again() {
+    for config in all() {
+        let mut rig = Rig::new(config);
+        let units = rig.ftl.layout().user_units;
+        for round in 0..60 {
+            let first = round * 13 % (units - 30);
+            // More than a ring holds.
+            let numbers = [rig.write(first, 20), rig.submit(trim(first + 3, 4)), rig.submit(Op::Flush)];
+            rig.rest();
+            for number in numbers {
+                assert_eq!(rig.answers.remove(&number), Some(Ok(Done::Ok)));
+            }
+            let mut expected: Vec<Payload> = (first..first + 20).map(|unit| Payload::Tag(1 + unit)).collect();
+            expected[3..7].fill(Payload::Zero);
+            assert_eq!(rig.run(read(first, 20)), Ok(Done::Data(expected.into())));
+        }
+        assert!(rig.ftl.is_at_rest() && rig.ftl.metrics().lines_erased > 5);
+        assert_eq!(rig.recovered().contents(0..units), rig.contents(0..units));
+    }
+}
+
+/// A medium of which too little is left: writes are refused, one after the other, and what is there is read.
+#[test]
+fn a_medium_without_room_refuses_writes() {
+    for config in all() {
+        let mut rig = Rig::new(HostFtlConfig { limits: Limits::Scores, ..config });
+        for line in 4..12 {
+            rig.ftl.lines.begin_erase(LineId(line));
+            rig.ftl.lines.get_mut(LineId(line)).state = LineState::Retired;
+        }
+        let mut answers = Vec::new();
+        for first in (0..120).step_by(4) {
+            answers.push(rig.run(write(first, 4)));
+        }
+        let done = answers.iter().take_while(|answer| **answer == Ok(Done::Ok)).count();
+        assert!((5..25).contains(&done), "{done} writes have room");
+        assert!(answers[done..].iter().all(|answer| *answer == Err(DeviceError::ReadOnly)), "{answers:?}");
+        let last = 4 * (done as u64 - 1);
+        let expected: Vec<Payload> = (last..last + 4).map(|unit| Payload::Tag(1 + unit)).collect();
+        assert_eq!(rig.run(read(last, 4)), Ok(Done::Data(expected.into())));
+        assert_eq!(rig.run(Op::Flush), Ok(Done::Ok));
+        // A member that is refused fails its stream, and whoever waits for durability is told.
+        let lost = member(&mut rig, Order::Barrier, write(130, 4));
+        rig.rest();
+        assert_eq!(rig.answers.get(&lost), Some(&Err(DeviceError::ReadOnly)));
+        let failed = Err(DeviceError::StreamFailed(StreamId(1)));
+        let next = member(&mut rig, Order::Within, write(0, 1));
+        rig.rest();
+        assert_eq!(rig.answers.get(&next), Some(&failed));
+        assert_eq!(rig.run(Op::Flush), failed);
+    }
+}

@@ -1,0 +1,163 @@
+//! Recovery: what it reads, what counts of what it finds, and what it writes before it answers.
+
+use super::ordering::{member, program_of};
+use super::{Rig, config, geometry, read, trim, write};
+use crate::ftl::lines::{LineId, LineState};
+use flashweir_core::{DeviceError, Done, Lpn, Op, Order, Payload, Ppa};
+
+fn tags(tags: impl IntoIterator<Item = u64>) -> Vec<Payload> {
+    tags.into_iter().map(|tag| if tag == 0 { Payload::Zero } else { Payload::Tag(tag) }).collect()
+}
+
+/// Each line is asked for its start; one without is read page by page up to the first that was never written.
+#[test]
+fn a_recovery_reads_no_more_than_it_needs() {
+    let mut rig = Rig::new(config());
+    let empty = rig.recovered();
+    assert_eq!(empty.ftl.metrics().recovery_reads, 12 * 3);
+    assert_eq!((empty.ftl.metrics().programmed_units, empty.ftl.lines.free_count(0)), (0, 12));
+    // Three programs behind the start, which are all of a row and one of the next.
+    rig.run(write(0, 4)).unwrap();
+    let open = rig.recovered();
+    // Start, end, the pages of two columns, and the first page of each that was never written.
+    assert_eq!(open.ftl.metrics().recovery_reads, 11 * 3 + 2 + 3 + 2);
+    assert_eq!((open.ftl.lines.open[0], open.ftl.lines.free_count(0)), (Some(LineId(0)), 11));
+    // 28 units fill a line, whose end says what they are.
+    for first in (4..28).step_by(4) {
+        rig.run(write(first, 4)).unwrap();
+    }
+    rig.run(write(30, 2)).unwrap();
+    let closed = rig.recovered();
+    assert_eq!(closed.ftl.lines.get(LineId(0)).state, LineState::Closed);
+    assert_eq!(closed.ftl.metrics().recovery_reads, 10 * 3 + 2 + (2 + 2 + 2));
+    assert_eq!(closed.contents(0..33), tags((1..29).chain([0, 0, 31, 32, 0])));
+    assert_eq!(closed.ftl.seq, rig.ftl.seq);
+}
+
+/// The newest durable version of each unit counts, be it written or deallocated, and what is deallocated twice stays so.
+#[test]
+fn the_newest_version_counts() {
+    let mut rig = Rig::new(config());
+    rig.run(write(0, 8)).unwrap();
+    rig.run(trim(2, 3)).unwrap();
+    rig.run(Op::WriteZeroes { lba: flashweir_core::Lba(6), blocks: 2 }).unwrap();
+    rig.run(write(4, 1)).unwrap();
+    rig.run(trim(7, 20)).unwrap();
+    let mut again = rig.recovered().recovered();
+    let expected = tags([1, 2, 0, 0, 5, 6, 7, 0, 0]);
+    assert_eq!(again.contents(0..9), expected);
+    assert!(again.ftl.trims.values().all(|record| record.live > 0));
+    // New versions are newer than all that were found.
+    again.run(trim(0, 2)).unwrap();
+    again.run(write(2, 1)).unwrap();
+    assert_eq!(again.recovered().contents(0..9), tags([0, 0, 3, 0, 5, 6, 7, 0, 0]));
+}
+
+/// The line that was open goes on behind its last page; a column with a torn page takes nothing more, and such a line gets no end.
+#[test]
+fn the_open_line_goes_on() {
+    let mut rig = Rig::new(config());
+    rig.run(write(0, 6)).unwrap();
+    let mut after = rig.recovered();
+    let number = after.ftl.lines.get(LineId(0)).number;
+    after.write(6, 2);
+    let ppa = after.programs(0).into_iter().chain(after.programs(1)).next().unwrap()[0];
+    assert_eq!(after.ftl.lines.line_of(ppa).0, LineId(0));
+    after.rest();
+    assert_eq!((after.ftl.lines.get(LineId(0)).number, after.contents(0..8)), (number, tags(1..9)));
+    // Two programs are under way: one is torn.
+    rig.write(6, 2);
+    let Op::PpaWrite(torn) = rig.below[0].op.clone() else { panic!("a program") };
+    rig.torn.extend(torn.ppas.iter());
+    let block = geometry().page_of(torn.ppas[0]).0.block;
+    let mut after = rig.recovered();
+    assert_eq!(after.contents(0..8), tags((1..7).chain([0, 0])));
+    let line = after.ftl.lines.get(LineId(0));
+    assert_eq!((line.state, line.owners.len()), (LineState::Open, 0));
+    for first in (10..60).step_by(2) {
+        after.write(first, 2);
+        let all = after.programs(0).into_iter().chain(after.programs(1));
+        let is_there = |ppas: &Vec<Ppa>| geometry().page_of(ppas[0]).0.block == block;
+        assert_eq!(all.filter(is_there).count(), 0, "the column is torn");
+        after.rest();
+        if after.ftl.lines.open[0] != Some(LineId(0)) {
+            break;
+        }
+    }
+    assert_eq!(after.ftl.lines.get(LineId(0)).state, LineState::Closed);
+    let end = after.ftl.lines.end_pages(LineId(0));
+    assert!(!after.medium.contains_key(&geometry().ppa(end[0], 0)), "nothing describes it");
+    assert_eq!(after.recovered().contents(0..12), after.contents(0..12));
+}
+
+/// Of a stream the members of complete epochs count, and of the next; what is behind is discarded for good, before anything is answered.
+#[test]
+fn later_epochs_are_discarded_for_good() {
+    let mut rig = Rig::new(config());
+    rig.run(write(4, 2)).unwrap();
+    member(&mut rig, Order::Barrier, write(0, 2));
+    let kept = program_of(&rig, 1);
+    rig.answer(kept);
+    member(&mut rig, Order::Barrier, write(2, 2));
+    rig.submit_as(
+        |command| flashweir_core::Command {
+            stream: Some(flashweir_core::command::StreamId(1)),
+            order: Some(Order::Within),
+            ..command
+        },
+        Op::WriteZeroes { lba: flashweir_core::Lba(8), blocks: 4 },
+    );
+    // The second epoch is lost, and the third is on the medium.
+    let lost = program_of(&rig, 3);
+    let third = (0..rig.below.len()).find(|at| *at != lost).expect("another program is below");
+    rig.answer(third);
+    let expected = tags([1, 2, 0, 0, 5, 6]);
+    let mut begun = rig.recovering();
+    let early = begun.submit(read(0, 6));
+    while begun.ftl.recovery.is_some() {
+        begun.answer(0);
+    }
+    assert!(!begun.ftl.is_ready() && !begun.answers.contains_key(&early), "a record is written first");
+    // A recovery that is cut off here is repeated with the same result.
+    assert_eq!(begun.recovered().contents(0..6), expected);
+    begun.rest();
+    assert!(begun.ftl.is_ready());
+    assert_eq!(begun.answers.get(&early), Some(&Ok(Done::Data(expected.clone().into()))));
+    assert_eq!((begun.ftl.metrics().order_records, begun.ftl.orders.discarded.len()), (1, 1));
+    let mut again = begun.recovered();
+    assert_eq!(again.contents(0..6), expected);
+    assert_eq!(again.ftl.metrics().order_records, 0, "nothing is new");
+    // The epochs of the new boot have nothing to do with those.
+    member(&mut again, Order::Barrier, write(2, 2));
+    again.rest();
+    assert_eq!(again.recovered().recovered().contents(0..6), tags([1, 2, 3, 4, 5, 6]));
+}
+
+/// A line whose first block was erased and whose others were not is erased before it is used.
+#[test]
+fn a_line_whose_erase_was_interrupted_is_erased_again() {
+    let mut rig = Rig::new(config());
+    rig.run(write(0, 4)).unwrap();
+    // Everything of line 0 is stale by now, but for what stands in its second block.
+    rig.medium.retain(|ppa, _| geometry().page_of(*ppa).0.block != rig.ftl.lines.block(LineId(0), 0));
+    let after = rig.recovered();
+    let line = after.ftl.lines.get(LineId(0));
+    assert_eq!((line.number, line.state, line.is_clean), (0, LineState::Closed, false));
+    assert_eq!(line.age(), u64::MAX);
+    let count = after.contents(0..4).iter().filter(|content| **content != Payload::Zero).count();
+    assert_eq!(count as u32, line.valid, "what can be read of it counts until it is written again");
+    assert!(count > 0 && after.ftl.lines.free_count(0) == 11);
+}
+
+#[test]
+fn a_unit_that_cannot_be_read_is_an_error_for_its_reader() {
+    let mut rig = Rig::new(config());
+    for first in (0..40).step_by(8) {
+        rig.run(write(first, 8)).unwrap();
+    }
+    let Some(Err(ppa)) = rig.ftl.find(Lpn(0)) else { panic!("it is on the medium") };
+    rig.medium.remove(&ppa);
+    rig.torn.insert(ppa);
+    assert!(matches!(rig.run(read(0, 1)), Err(DeviceError::Uncorrectable { .. })));
+    assert!(matches!(rig.run(read(39, 1)), Ok(Done::Data(_))));
+}
