@@ -750,6 +750,8 @@ impl HostFtl {
         for (ring, pad_at) in self.rings.iter().zip(&mut self.pad_at) {
             match ring.pending() {
                 0 => *pad_at = None,
+                // What is to leave anyway waits for a page, and a call would change nothing.
+                _ if ring.flush_point == ring.mem => {}
                 _ if pad_at.is_none() => {
                     let at = self.now + self.config.pad_after;
                     *pad_at = Some(at);

@@ -1,9 +1,14 @@
 //! GC: when it begins, what it reads at once, and what becomes of a line that it cannot read.
 
-use super::{Rig, config, write};
-use crate::HostFtlConfig;
+use super::ordering::member;
+use super::{Rig, config, trim, write};
 use crate::ftl::lines::{LineId, LineState};
-use flashweir_core::{Address, DeviceError, Done, Op, Payload, Ppa};
+use crate::ftl::map::Word;
+use crate::ftl::state::Collecting;
+use crate::{HostFtlConfig, Input};
+use flashweir_core::oob::{OobRecord, Owner};
+use flashweir_core::{Address, DeviceError, Done, Lpn, Op, Order, Payload, Ppa};
+use std::collections::VecDeque;
 
 /// An FTL of twelve lines, of which so many are free; line 0 is closed and has so many valid units of 28.
 fn with(config: HostFtlConfig, free: u32, valid: usize) -> Rig {
@@ -148,4 +153,74 @@ fn a_line_that_cannot_be_read_stays() {
     rig.rest();
     assert_eq!(rig.ftl.lines.get(line).state, LineState::Retired, "nobody erases it");
     assert!(ppas.iter().all(|ppa| rig.medium.contains_key(ppa)));
+}
+
+/// A copy of what is stale by now is dropped; one that finds no room waits, and the FTL asks for the time at which the user counts as inactive.
+#[test]
+fn copies_wait_for_room_or_are_dropped() {
+    let mut rig = with(config(), 4, 20);
+    let [kept, stale] = [4, 5].map(|number| rig.ftl.lines.unit_at(LineId(0), number));
+    rig.ftl.lines.set_invalid(stale);
+    rig.ftl.map.exchange(Lpn(90), Word::Place(kept));
+    rig.ftl.lines.get_mut(LineId(0)).state = LineState::Collecting;
+    let record = |lpn| OobRecord { owner: Owner::Lpn(Lpn(lpn)), seq: 1, member: None };
+    let copies = [(stale, record(91), Payload::Tag(91)), (kept, record(90), Payload::Tag(90))].into();
+    let (todo, reads) = (VecDeque::new(), 0);
+    let collecting = Collecting { line: LineId(0), todo, reads, copies, is_kicked: false, is_hurried: false };
+    rig.ftl.collecting[0] = Some(collecting);
+    (rig.ftl.rings[0].mem, rig.ftl.rings[0].subm) = (16, 16);
+    rig.ftl.user_was_active = Some(rig.now);
+    rig.wakes.clear();
+    rig.tell(Input::Wake);
+    let left: Vec<Ppa> = rig.ftl.collecting[0].as_ref().unwrap().copies.iter().map(|copy| copy.0).collect();
+    assert_eq!(left, [kept], "the ring has no room");
+    assert!(rig.wakes.contains(&(rig.now + rig.ftl.config().user_active_for)));
+    let asked = rig.wakes.len();
+    rig.tell(Input::Wake);
+    assert_eq!(rig.wakes.len(), asked, "once is enough");
+    (rig.ftl.rings[0].mem, rig.ftl.rings[0].subm) = (0, 0);
+    rig.tell(Input::Wake);
+    assert!(rig.ftl.collecting[0].as_ref().unwrap().copies.is_empty());
+    assert_eq!(rig.ftl.metrics().gc_units, 1);
+}
+
+/// A line without valid units waits for its readers; nothing is padded for that.
+#[test]
+fn a_line_waits_for_its_readers() {
+    let mut rig = with(config(), 4, 0);
+    rig.ftl.lines.get_mut(LineId(0)).readers = 1;
+    rig.write(100, 1);
+    rig.settle();
+    rig.tell(Input::Wake);
+    assert_eq!(rig.ftl.lines.get(LineId(0)).state, LineState::Collecting);
+    assert_eq!((rig.ftl.rings[0].flush_point, rig.ftl.metrics().lines_erased), (0, 0));
+    rig.ftl.lines.get_mut(LineId(0)).readers = 0;
+    rig.tell(Input::Wake);
+    assert_eq!((rig.ftl.lines.get(LineId(0)).state, rig.ftl.metrics().lines_erased), (LineState::Erasing, 1));
+}
+
+/// GC moves records of deallocations, as far as they still say something, and the record of streams.
+#[test]
+fn records_are_moved() {
+    let mut rig = full();
+    let units = rig.ftl.layout().user_units;
+    rig.run(trim(3, 9)).unwrap();
+    rig.run(trim(40, 2)).unwrap();
+    rig.run(write(5, 2)).unwrap();
+    for round in 0..300 {
+        let unit = 50 + round * 7 % (units - 50);
+        member(&mut rig, Order::Barrier, write(unit, 1));
+        rig.rest();
+    }
+    let gone = |unit: &u64| matches!(unit, 3 | 4 | 7..12 | 40 | 41);
+    let expected: Vec<Payload> =
+        (0..units).map(|unit| if gone(&unit) { Payload::Zero } else { Payload::Tag(1 + unit) }).collect();
+    assert_eq!(rig.contents(0..units), expected);
+    let metrics = rig.ftl.metrics();
+    assert!(metrics.gc_units > 20 && metrics.lines_erased > 8 && metrics.order_records > 2, "{metrics:?}");
+    assert!(metrics.order_records <= metrics.lines_collected + 2, "{metrics:?}");
+    let after = rig.recovered();
+    assert_eq!(after.contents(0..units), expected);
+    let live: u64 = after.ftl.trims.values().map(|record| record.live).sum();
+    assert_eq!(live, 9, "each of these units has its record");
 }

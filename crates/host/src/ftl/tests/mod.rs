@@ -17,10 +17,12 @@ use super::state::HostFtl;
 use crate::{Effect, Input};
 use flashweir_core::command::{OPEN_NAMESPACE, PpaWrite, Units};
 use flashweir_core::oob::OobRecord;
+use flashweir_core::open::{ChunkReport, ChunkState, OpenError, OpenGeometry, OpenInterface};
 use flashweir_core::{
     Address, Command, Data, DeviceError, Done, Duration, Instant, Lba, Lpn, Op, Payload, Ppa,
 };
-use flashweir_ftl::geometry::{FlashCounts, FlashGeometry};
+use flashweir_ftl::BlockId;
+use flashweir_ftl::geometry::{FlashCounts, FlashGeometry, PageAddr};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Two dies of one plane each, whose pages have two units.
@@ -153,6 +155,41 @@ impl Rig {
         self.submit(write(first, units))
     }
 
+    /// The same of another submitter.
+    fn submit_by(&mut self, submitter: u16, op: Op) -> u64 {
+        self.next += 1;
+        let command = Command::new(self.next, op);
+        self.tell(Input::Submit { command, submitter });
+        self.next
+    }
+
+    /// Units of a block up to the last one that was begun.
+    fn pointer(&self, block: u32) -> u32 {
+        let of_it = |ppa: &&Ppa| geometry().page_of(**ppa).0.block.0 == block;
+        let last = self.medium.keys().chain(&self.torn).filter(of_it).max();
+        last.map_or(0, |ppa| (ppa.0 % u64::from(geometry().units_per_block())) as u32 + 1)
+    }
+
+    fn report(&self, block: u32) -> ChunkReport {
+        let (pointer, all) = (self.pointer(block), geometry().units_per_block());
+        let first = geometry().ppa(PageAddr { block: BlockId(block), page: 0 }, 0);
+        let is_torn = self.torn.iter().any(|ppa| geometry().page_of(*ppa).0.block.0 == block);
+        let state = match pointer {
+            0 => ChunkState::Free,
+            _ if is_torn || pointer == all => ChunkState::Closed,
+            _ => ChunkState::Open,
+        };
+        ChunkReport { state, wear: 0, first, units: all, pointer }
+    }
+
+    /// Whether the device keeps this unit back.
+    fn is_kept_back(&self, ppa: Ppa) -> bool {
+        let report = self.report(geometry().page_of(ppa).0.block.0);
+        let unit = (ppa.0 - report.first.0) as u32;
+        let kept = self.ftl.config().cached_units;
+        report.state == ChunkState::Open && unit < report.pointer && unit + kept >= report.pointer && kept > 0
+    }
+
     /// Answers the command at this position among those below, as a medium without faults does.
     fn answer(&mut self, at: usize) {
         let command = &self.below[at];
@@ -166,6 +203,9 @@ impl Rig {
                     assert!(is_new, "each unit is programmed once between two erases");
                 }
                 Ok(Done::Ok)
+            }
+            Op::PpaRead { ppas, .. } if ppas.iter().any(|ppa| self.is_kept_back(*ppa)) => {
+                Err(DeviceError::Open { at: Address::Ppa(ppas[0]), what: OpenError::TooRecent })
             }
             Op::PpaRead { ppas, .. } => {
                 let units = ppas.iter().map(|ppa| self.medium.get(ppa).cloned());
@@ -184,6 +224,22 @@ impl Rig {
                 self.medium.retain(|ppa, _| geometry().page_of(*ppa).0.block != block);
                 self.torn.retain(|ppa| geometry().page_of(*ppa).0.block != block);
                 Ok(Done::Ok)
+            }
+            Op::OpenGeometry => Ok(Done::Geometry(Box::new(OpenGeometry {
+                interface: OpenInterface::V20,
+                groups: SHAPE.channels,
+                parallel_units: 1,
+                chunks: SHAPE.blocks_per_plane,
+                chunk_units: geometry().units_per_block(),
+                unit_bytes: UNIT_BYTES as u32,
+                write_min: SHAPE.units_per_page,
+                write_best: SHAPE.units_per_page,
+                cached_units: self.ftl.config().cached_units,
+                open_max: 0,
+                places_max: 64,
+            }))),
+            Op::ChunkReport { first, count } => {
+                Ok(Done::Chunks((*first..first + count).map(|chunk| self.report(chunk)).collect()))
             }
             other => panic!("{other:?}"),
         };

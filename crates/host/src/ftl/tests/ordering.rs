@@ -1,7 +1,8 @@
 //! Streams: when a request may enter a ring, when a member counts, and what is written about epochs.
 
 use super::{PAD_AFTER, Rig, SECTORS, config, read, write};
-use crate::HostFtlConfig;
+use crate::ftl::lines::LineId;
+use crate::{HostFtlConfig, Input};
 use flashweir_core::command::{RangeFlush, StreamId};
 use flashweir_core::{Address, Command, DeviceError, Done, Lba, Op, Order, Payload};
 
@@ -80,6 +81,44 @@ fn epochs_enter_rings_one_after_the_other() {
         assert_eq!(rig.answers.get(&barrier), Some(&Ok(Done::Ok)));
     }
     assert_eq!(rig.ftl.metrics().epochs, 2);
+    let last = member(&mut rig, Order::Within, write(40, 1));
+    assert_eq!(rig.answers.get(&last), Some(&Ok(Done::Ok)), "no epoch is before it");
+}
+
+/// What a range flush depends on leaves with it, of however many members it waits for.
+#[test]
+fn a_range_flush_hurries_earlier_epochs() {
+    let mut rig = Rig::new(config());
+    for first in [0, 10, 20] {
+        member(&mut rig, Order::Barrier, write(first, 1));
+    }
+    rig.write(50, 1);
+    rig.settle();
+    member(&mut rig, Order::Barrier, write(30, 1));
+    let ranges = [10, 30].map(|unit| (Lba(unit * SECTORS), SECTORS as u32)).to_vec();
+    let asked =
+        rig.submit(Op::RFlush(Box::new(RangeFlush { ranges, tags: Vec::new(), segments: Vec::new() })));
+    rig.settle();
+    assert_eq!(rig.answers.get(&asked), Some(&Ok(Done::Ok)), "no time has to pass");
+}
+
+/// A line whose members are under way is not counted out, and no record is asked for that could not say so.
+#[test]
+fn a_line_is_counted_out_by_a_record() {
+    let line = LineId(0);
+    let mut rig = Rig::new(config());
+    assert!(rig.ftl.is_counted_out(line), "it has no members");
+    member(&mut rig, Order::Barrier, write(0, 2));
+    member(&mut rig, Order::Barrier, write(2, 2));
+    assert!(!rig.ftl.is_counted_out(line) && !rig.ftl.orders.is_wanted, "epochs are not complete");
+    rig.settle();
+    assert!(!rig.ftl.is_counted_out(line) && rig.ftl.orders.is_wanted);
+    rig.ftl.hurry_counting_out(line, true);
+    assert!(rig.ftl.orders.is_urgent);
+    rig.tell(Input::Wake);
+    rig.settle();
+    assert_eq!(rig.ftl.metrics().order_records, 1, "no time has to pass");
+    assert!(rig.ftl.is_counted_out(line) && !rig.ftl.orders.is_urgent);
 }
 
 /// A request that is refused for what it says is in no epoch.

@@ -2,7 +2,9 @@
 
 use super::ordering::{member, program_of};
 use super::{Rig, config, geometry, read, trim, write};
+use crate::HostFtlConfig;
 use crate::ftl::lines::{LineId, LineState};
+use flashweir_core::open::ChunkState;
 use flashweir_core::{DeviceError, Done, Lpn, Op, Order, Payload, Ppa};
 
 fn tags(tags: impl IntoIterator<Item = u64>) -> Vec<Payload> {
@@ -160,4 +162,73 @@ fn a_unit_that_cannot_be_read_is_an_error_for_its_reader() {
     rig.torn.insert(ppa);
     assert!(matches!(rig.run(read(0, 1)), Err(DeviceError::Uncorrectable { .. })));
     assert!(matches!(rig.run(read(39, 1)), Ok(Done::Data(_))));
+}
+
+/// Where the device keeps the last units of open chunks back the FTL serves them itself, and a recovery pads these chunks first.
+#[test]
+fn what_the_device_keeps_back_is_served_and_found() {
+    let config = HostFtlConfig { cached_units: 3, ..config() };
+    let mut rig = Rig::new(config);
+    let units = rig.ftl.layout().user_units;
+    for round in 0..50 {
+        let first = round * 11 % (units - 8);
+        rig.run(write(first, 5)).unwrap();
+        for unit in first..first + 5 {
+            assert_eq!(rig.run(read(unit, 1)), Ok(Done::Data([Payload::Tag(1 + unit)].into())));
+        }
+    }
+    for unit in 0..units {
+        let expected = rig.contents(unit..unit + 1);
+        assert_eq!(rig.run(read(unit, 1)), Ok(Done::Data(expected.into())));
+    }
+    assert!(rig.ftl.metrics().lines_erased > 2);
+    let after = rig.recovered();
+    assert_eq!(after.contents(0..units), rig.contents(0..units));
+    // Two pages of each open chunk are padded, if it has so many left.
+    let open = (0..24).map(|block| rig.report(block)).filter(|report| report.state == ChunkState::Open);
+    let padded: u32 = open.map(|report| 4.min(report.units - report.pointer)).sum();
+    assert!(padded > 0);
+    assert_eq!(
+        (after.ftl.metrics().padded_units, after.ftl.metrics().program_failures),
+        (u64::from(padded), 0)
+    );
+    assert_eq!(after.recovered().contents(0..units), rig.contents(0..units));
+    // Near the end of a chunk there is less to be padded.
+    let mut rig = Rig::new(rig.ftl.config().clone());
+    rig.run(write(0, 26)).unwrap();
+    let after = rig.recovered();
+    assert_eq!(after.contents(0..26), tags(1..27));
+}
+
+/// Found by this test: nowhere to record what is discarded, so the FTL only reads; its GC had a copy that no page took, and it asked to be
+/// called for ever.
+#[test]
+fn regression_without_room_for_a_record_the_ftl_reads_and_rests() {
+    let mut rig = Rig::new(config());
+    member(&mut rig, Order::Barrier, write(0, 2));
+    member(&mut rig, Order::Barrier, write(2, 2));
+    let later = program_of(&rig, 3);
+    rig.answer(later);
+    rig.answer(0);
+    // All other lines hold something, and the open one has a torn page in each column.
+    for line in 1..12 {
+        let ppa = rig.ftl.lines.unit_at(LineId(line), 0);
+        let owner = flashweir_core::oob::Owner::Lpn(Lpn(100 + u64::from(line)));
+        let record = flashweir_core::oob::OobRecord { owner, seq: 1, member: None };
+        rig.medium.insert(ppa, (record, Payload::Tag(7)));
+        rig.medium.insert(Ppa(ppa.0 + 1), (record, Payload::Tag(7)));
+    }
+    for column in 0..2 {
+        let block = rig.ftl.lines.block(LineId(0), column).0;
+        let next = geometry().units_per_block() * block + rig.pointer(block);
+        rig.torn.extend([Ppa(u64::from(next)), Ppa(u64::from(next) + 1)]);
+    }
+    let mut after = rig.recovered();
+    assert!(after.ftl.is_read_only && after.ftl.is_at_rest());
+    assert_eq!(after.contents(0..4), tags([0; 4]));
+    assert_eq!(after.run(write(0, 1)), Err(DeviceError::ReadOnly));
+    assert_eq!(after.run(trim(0, 1)), Err(DeviceError::ReadOnly));
+    assert_eq!(after.run(Op::Flush), Ok(Done::Ok));
+    assert_eq!(after.run(read(101, 1)), Ok(Done::Data([Payload::Tag(7)].into())));
+    assert_eq!(after.ftl.metrics().programmed_units, 0);
 }

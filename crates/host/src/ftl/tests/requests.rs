@@ -1,6 +1,7 @@
 //! Requests: which are refused, what they are answered, what they wait for, and what is counted.
 
 use super::{Rig, SECTORS, config, read, trim, write};
+use crate::HostFtlConfig;
 use flashweir_core::command::{EpochStamp, Handle, OPEN_NAMESPACE, RangeFlush, SharePair, StreamId, Tag};
 use flashweir_core::{Command, Data, DeviceError, Done, Lba, Op, Order, Payload};
 
@@ -173,4 +174,107 @@ fn durability_is_answered_after_the_last_program() {
     assert_eq!([fua, flushed].map(|number| rig.answers.get(&number)), [Some(&Ok(Done::Ok)); 2]);
     let again = rig.submit(Op::Flush);
     assert!(rig.answers.contains_key(&again), "everything is durable");
+    // What fills no page leaves at once if it is asked for.
+    rig.write(20, 1);
+    assert!(rig.below.is_empty());
+    let last = rig.submit(Op::Flush);
+    assert_eq!((rig.below.len(), rig.ftl.metrics().padded_units), (1, 1));
+    rig.answer(0);
+    assert!(rig.answers.contains_key(&last));
+}
+
+/// The released rings give nothing out of order, so a range flush waits for all that is before its unit.
+#[test]
+fn released_rings_write_in_their_order() {
+    for urgent in [false, true] {
+        let mut rig = Rig::new(HostFtlConfig { urgent, programs_per_die: 1, ..config() });
+        rig.write(0, 16);
+        let asked = rig.submit(flush(15 * SECTORS, 1, Vec::new()));
+        let mut answers = 0;
+        while !rig.answers.contains_key(&asked) {
+            rig.answer(0);
+            answers += 1;
+        }
+        assert_eq!(answers, if urgent { 4 } else { 9 }, "programs, and the start of the line");
+    }
+}
+
+/// As many units of a deallocation as there are take one place in a ring.
+#[test]
+fn a_deallocation_is_one_entry() {
+    let mut rig = Rig::new(config());
+    for first in (0..40).step_by(8) {
+        rig.run(write(first, 8)).unwrap();
+    }
+    let before = rig.ftl.rings[0].mem;
+    rig.run(trim(0, 40)).unwrap();
+    assert_eq!((rig.ftl.rings[0].mem, rig.ftl.trims.len()), (before + 1, 1));
+    assert_eq!(rig.contents(0..41), vec![Payload::Zero; 41]);
+    for round in 0..20 {
+        rig.run(write(round, 1)).unwrap();
+        rig.run(trim(round, 12)).unwrap();
+    }
+}
+
+/// A ring that is full lets a request pass to the next one, and versions that went through two rings have one order.
+#[test]
+fn requests_go_through_several_rings() {
+    let mut rig = Rig::new(HostFtlConfig { rings: 2, entries: 32, ..config() });
+    rig.submit_by(0, write(0, 16));
+    assert_eq!(rig.ftl.rings.iter().map(|ring| ring.mem).collect::<Vec<_>>(), [16, 0]);
+    rig.submit_by(0, write(20, 4));
+    assert_eq!(rig.ftl.rings.iter().map(|ring| ring.mem).collect::<Vec<_>>(), [16, 4]);
+    rig.submit_by(3, write(30, 4));
+    assert_eq!(rig.ftl.rings.iter().map(|ring| ring.mem).collect::<Vec<_>>(), [16, 8]);
+    rig.rest();
+    rig.submit_by(1, Op::WriteZeroes { lba: Lba(12 * SECTORS), blocks: SECTORS as u32 });
+    rig.rest();
+    let mut expected: Vec<Payload> = (0..16).map(|unit| Payload::Tag(1 + unit)).collect();
+    expected[12] = Payload::Zero;
+    assert_eq!(rig.contents(0..16), expected);
+    assert_eq!(rig.recovered().contents(0..16), expected);
+}
+
+/// A unit is read out of its ring until its slot is needed.
+#[test]
+fn a_slot_is_given_up_when_it_is_needed() {
+    let mut rig = Rig::new(config());
+    rig.run(write(0, 16)).unwrap();
+    rig.run(write(20, 1)).unwrap();
+    let in_ring = |unit| matches!(rig.ftl.find(flashweir_core::Lpn(unit)), Some(Ok(_)));
+    assert_eq!([0, 1, 15, 20].map(in_ring), [false, true, true, true]);
+}
+
+/// The released code gives up the old version when the new one is accepted; the repaired one when it is durable.
+#[test]
+fn an_old_version_is_valid_until_the_new_one_is_durable() {
+    for (config, is_kept) in [(config(), true), (config().as_released(), false)] {
+        let mut rig = Rig::new(config);
+        for first in [0, 20, 30, 40] {
+            rig.run(write(first, 8)).unwrap();
+        }
+        let Some(Err(old)) = rig.ftl.find(flashweir_core::Lpn(0)) else { panic!("it is on the medium") };
+        rig.write(0, 2);
+        assert_eq!(rig.ftl.lines.is_valid(old), is_kept);
+        rig.rest();
+        assert!(!rig.ftl.lines.is_valid(old));
+    }
+}
+
+/// GC is limited while the user writes, and a while longer, unless the user waits for what only GC can give.
+#[test]
+fn gc_is_limited_while_the_user_is_active() {
+    let mut rig = Rig::new(config());
+    assert!(!rig.ftl.user_limits_gc());
+    rig.write(0, 1);
+    assert!(rig.ftl.user_limits_gc());
+    rig.ftl.user_waits_for_space = true;
+    assert!(!rig.ftl.user_limits_gc());
+    rig.ftl.user_waits_for_space = false;
+    let active = rig.ftl.config().user_active_for;
+    rig.wait_until(flashweir_core::Instant::ZERO + active - flashweir_core::Duration::from_nanos(1));
+    assert!(rig.ftl.user_limits_gc());
+    rig.now = flashweir_core::Instant::ZERO + active;
+    rig.submit(read(0, 1));
+    assert!(!rig.ftl.user_limits_gc(), "a read counts for nothing");
 }
