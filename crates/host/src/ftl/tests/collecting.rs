@@ -5,7 +5,7 @@ use super::{Rig, config, trim, write};
 use crate::ftl::lines::{LineId, LineState};
 use crate::ftl::map::Word;
 use crate::ftl::state::Collecting;
-use crate::{HostFtlConfig, Input};
+use crate::{HostFtlConfig, Input, WhenFull};
 use flashweir_core::oob::{OobRecord, Owner};
 use flashweir_core::{Address, DeviceError, Done, Lpn, Op, Order, Payload, Ppa};
 use std::collections::VecDeque;
@@ -158,30 +158,34 @@ fn a_line_that_cannot_be_read_stays() {
 /// A copy of what is stale by now is dropped; one that finds no room waits, and the FTL asks for the time at which the user counts as inactive.
 #[test]
 fn copies_wait_for_room_or_are_dropped() {
-    let mut rig = with(config(), 4, 20);
-    let [kept, stale] = [4, 5].map(|number| rig.ftl.lines.unit_at(LineId(0), number));
-    rig.ftl.lines.set_invalid(stale);
-    rig.ftl.map.exchange(Lpn(90), Word::Place(kept));
-    rig.ftl.lines.get_mut(LineId(0)).state = LineState::Collecting;
-    let record = |lpn| OobRecord { owner: Owner::Lpn(Lpn(lpn)), seq: 1, member: None };
-    let copies = [(stale, record(91), Payload::Tag(91)), (kept, record(90), Payload::Tag(90))].into();
-    let (todo, reads) = (VecDeque::new(), 0);
-    let collecting = Collecting { line: LineId(0), todo, reads, copies, is_kicked: false, is_hurried: false };
-    rig.ftl.collecting[0] = Some(collecting);
-    (rig.ftl.rings[0].mem, rig.ftl.rings[0].subm) = (16, 16);
-    rig.ftl.user_was_active = Some(rig.now);
-    rig.wakes.clear();
-    rig.tell(Input::Wake);
-    let left: Vec<Ppa> = rig.ftl.collecting[0].as_ref().unwrap().copies.iter().map(|copy| copy.0).collect();
-    assert_eq!(left, [kept], "the ring has no room");
-    assert!(rig.wakes.contains(&(rig.now + rig.ftl.config().user_active_for)));
-    let asked = rig.wakes.len();
-    rig.tell(Input::Wake);
-    assert_eq!(rig.wakes.len(), asked, "once is enough");
-    (rig.ftl.rings[0].mem, rig.ftl.rings[0].subm) = (0, 0);
-    rig.tell(Input::Wake);
-    assert!(rig.ftl.collecting[0].as_ref().unwrap().copies.is_empty());
-    assert_eq!(rig.ftl.metrics().gc_units, 1);
+    for cpus in [0, 2] {
+        let mut rig = with(HostFtlConfig { cpus, full: WhenFull::Wait, ..config() }, 4, 20);
+        let [kept, stale] = [4, 5].map(|number| rig.ftl.lines.unit_at(LineId(0), number));
+        rig.ftl.lines.set_invalid(stale);
+        rig.ftl.map.exchange(Lpn(90), Word::Place(kept));
+        rig.ftl.lines.get_mut(LineId(0)).state = LineState::Collecting;
+        let record = |lpn| OobRecord { owner: Owner::Lpn(Lpn(lpn)), seq: 1, member: None };
+        let copies = [(stale, record(91), Payload::Tag(91)), (kept, record(90), Payload::Tag(90))].into();
+        let (line, todo, reads) = (LineId(0), VecDeque::new(), 0);
+        let collecting = Collecting { line, todo, reads, copies, is_kicked: false, is_hurried: false };
+        rig.ftl.collecting[0] = Some(collecting);
+        (rig.ftl.rings[0].mem, rig.ftl.rings[0].subm) = (16, 16);
+        rig.ftl.user_was_active = Some(rig.now);
+        rig.tell(Input::Unplug);
+        let left = |rig: &Rig| -> Vec<Ppa> {
+            rig.ftl.collecting[0].iter().flat_map(|now| now.copies.iter().map(|copy| copy.0)).collect()
+        };
+        assert_eq!(left(&rig), [kept], "the ring has no room");
+        let inactive = rig.now + rig.ftl.config().user_active_for;
+        assert_eq!(rig.wakes.iter().copied().collect::<Vec<_>>(), [inactive]);
+        rig.wakes.clear();
+        rig.tell(Input::Unplug);
+        assert!(rig.wakes.is_empty(), "once is enough");
+        (rig.ftl.rings[0].mem, rig.ftl.rings[0].subm) = (0, 0);
+        rig.now = inactive;
+        rig.tell(Input::Wake);
+        assert_eq!((left(&rig), rig.ftl.metrics().gc_units), (Vec::new(), 1));
+    }
 }
 
 /// A line without valid units waits for its readers; nothing is padded for that.

@@ -67,3 +67,17 @@ fn a_medium_without_room_refuses_writes() {
         assert_eq!(rig.run(Op::Flush), failed);
     }
 }
+
+/// With eight blocks left pblk's limiter gives the user nothing, though there is room.
+#[test]
+fn the_last_blocks_are_for_gc() {
+    let mut rig = Rig::new(config());
+    for line in 5..12 {
+        rig.ftl.lines.begin_erase(LineId(line));
+        rig.ftl.lines.get_mut(LineId(line)).state = LineState::Retired;
+    }
+    assert_eq!(rig.run(write(0, 4)), Ok(Done::Ok));
+    assert!(!rig.ftl.user_is_stuck, "it was admitted");
+    assert_eq!(rig.run(write(4, 4)), Err(DeviceError::ReadOnly));
+    assert!(rig.ftl.user_is_stuck && rig.ftl.lines.free_units() > 100);
+}

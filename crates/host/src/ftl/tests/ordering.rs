@@ -197,3 +197,22 @@ fn a_long_read_is_split_and_answered_once() {
     let expected = Err(DeviceError::Uncorrectable { at: Address::Lba(Lba(0)) });
     assert_eq!(rig.answers.get(&number), Some(&expected));
 }
+
+/// The record beside each member says its epoch, the number of members of the one before, and how many epochs back all are complete.
+#[test]
+fn members_say_what_is_before_them() {
+    let mut rig = Rig::new(config());
+    member(&mut rig, Order::Within, write(0, 2));
+    member(&mut rig, Order::Barrier, write(2, 2));
+    member(&mut rig, Order::Barrier, write(4, 2));
+    member(&mut rig, Order::Within, write(6, 2));
+    let said: Vec<[u32; 3]> = [1, 3, 5, 7]
+        .into_iter()
+        .map(|tag| {
+            let Op::PpaWrite(write) = &rig.below[program_of(&rig, tag)].op else { unreachable!() };
+            let said = write.records[0].member.expect("it is a member");
+            [said.epoch, u32::from(said.previous), u32::from(said.distance)]
+        })
+        .collect();
+    assert_eq!(said, [[1, 0, 1], [1, 0, 1], [2, 4, 2], [3, 2, 3]]);
+}
