@@ -3,10 +3,10 @@
 use super::{at, config, host, host_of, open, places, read, write};
 use crate::harness::OneByOne;
 use flashweir_core::command::{OPEN_NAMESPACE, Units};
-use flashweir_core::open::{ChunkState, MarkBlocks, Notice, NoticeReason, OpenError, PpaCopy};
+use flashweir_core::open::{ChunkReport, ChunkState, MarkBlocks, Notice, NoticeReason, OpenError, PpaCopy};
 use flashweir_core::{Command, Data, DeviceError, Done, Lpn, Op, Payload, Ppa};
-use flashweir_device::config::OpenVersion;
-use flashweir_device::{Device, DeviceOptions, Recovery, Torn};
+use flashweir_device::config::{ChunkSpan, OpenVersion};
+use flashweir_device::{Device, DeviceOptions, Effect, Recovery, Torn};
 
 fn copy(from: u64, to: u64, count: u64) -> Op {
     let (sources, destinations) = (places(from, count), places(to, count));
@@ -56,7 +56,10 @@ fn failures_are_counted_once() {
     host.run(write(0, 4)).unwrap();
     host.run(Op::PpaErase(super::places(0, 1))).unwrap();
     host.run(write(0, 4)).unwrap();
-    assert_eq!(host.run(Op::PpaErase(super::places(0, 1))), open(0, OpenError::Offline));
+    // The second one is refused, and erases nothing.
+    for _ in 0..2 {
+        assert_eq!(host.run(Op::PpaErase(super::places(0, 1))), open(0, OpenError::Offline));
+    }
     let metrics = host.device.metrics();
     assert_eq!((metrics.erase_failures, metrics.grown_bad_blocks, metrics.erases), (1, 1, 1));
 }
@@ -223,6 +226,71 @@ fn a_block_at_work_is_not_marked_as_bad() {
     host.rest();
     host.run(bad(0)).unwrap();
     assert_eq!(host.device.metrics().grown_bad_blocks, 1);
+}
+
+/// Handles one event; returns whether a command was answered.
+fn step(host: &mut OneByOne) -> bool {
+    let (now, event) = host.agenda.pop().expect("something is under way");
+    let mut effects = Vec::new();
+    host.device.event(now, event, &mut effects);
+    let mut is_answered = false;
+    for effect in effects {
+        match effect {
+            Effect::At(at, event) => host.agenda.at(at, event),
+            Effect::Complete(_) => is_answered = true,
+            Effect::Accepted { .. } => {}
+        }
+    }
+    is_answered
+}
+
+fn report(host: &mut OneByOne) -> ChunkReport {
+    let command = host.open(Op::ChunkReport { first: 0, count: 1 });
+    match host.submit(command) {
+        Some(Ok(Done::Chunks(chunks))) => chunks[0],
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The write pointer moves when all programs of the chunk have ended, not when the first one has.
+#[test]
+fn a_pointer_moves_after_the_last_program() {
+    let mut config = config();
+    config.open.pointer = flashweir_device::config::PointerMove::Programmed;
+    let mut host = host_of(config);
+    assert_eq!(super::together(&mut host, [write(0, 12)]), [None]);
+    let mut programmed = 0;
+    while !step(&mut host) {
+        assert_eq!(report(&mut host).pointer, 0);
+        programmed = host.device.metrics().pages_programmed;
+    }
+    assert_eq!((programmed, report(&mut host).pointer), (2, 12));
+}
+
+/// A power loss in a reset may leave a block of the chunk erased once more than another: the chunk is as worn as the former.
+#[test]
+fn a_chunk_is_as_worn_as_its_most_worn_block() {
+    for first in [Torn::Absent, Torn::Done] {
+        let mut config = config();
+        (config.open.chunk, config.open.write_pages, config.faults.endurance) = (ChunkSpan::Die, 2, 0);
+        let mut host = host_of(config.clone());
+        host.run(write(0, 8)).unwrap();
+        assert_eq!(super::together(&mut host, [Op::PpaErase(places(0, 1))]), [None]);
+        let now = loop {
+            let now = host.agenda.peek().expect("the reset is under way");
+            if host.device.interrupted(now).len() == 2 {
+                break now;
+            }
+            step(&mut host);
+        };
+        let other = if first == Torn::Done { Torn::Absent } else { Torn::Done };
+        let mut torn = [first, other].into_iter();
+        let media = host.device.cut(now, |_| torn.next().expect("two blocks are being erased"));
+        let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
+        (host.device, _) = Recovery::begin(&config, options, media).finish();
+        let seen = report(&mut host);
+        assert_eq!((seen.wear, seen.state), (1, ChunkState::Closed), "{first:?}");
+    }
 }
 
 /// A chunk is open as soon as it was written to, though its write pointer may move later.
