@@ -80,7 +80,7 @@ fn each_reader_reads_eight_pages() {
             (collecting.reads, collecting.todo.len()),
             (expected.len(), 22 - expected.iter().sum::<usize>())
         );
-        assert!(collecting.has_copies());
+        assert!(collecting.has_copies() && !collecting.is_kicked && !collecting.is_hurried);
     }
 }
 
@@ -94,10 +94,19 @@ fn what_is_stale_by_now_is_not_read() {
     rig.ftl.collecting[0].as_mut().unwrap().reads = 0;
     rig.ftl.collect_all();
     assert_eq!(reads(&rig), [16, 5]);
+    // Nothing is left to be read of a line whose last units are stale.
+    let mut rig = with(HostFtlConfig { gc_readers: 1, gc_waits: false, ..config() }, 4, 22);
+    rig.ftl.collect_all();
+    for ppa in rig.ftl.collecting[0].as_ref().unwrap().todo.clone() {
+        rig.ftl.lines.set_invalid(ppa);
+    }
+    rig.ftl.collecting[0].as_mut().unwrap().reads = 0;
+    rig.ftl.collect_all();
+    assert_eq!((reads(&rig), rig.ftl.collecting[0].as_ref().unwrap().todo.len()), (vec![16], 0));
 }
 
 /// An FTL whose units are all written.
-fn full() -> Rig {
+pub(super) fn full() -> Rig {
     let mut rig = Rig::new(config());
     let units = rig.ftl.layout().user_units;
     for first in (0..units).step_by(4) {

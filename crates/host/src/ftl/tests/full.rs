@@ -36,6 +36,16 @@ fn a_ring_is_used_again_and_again() {
     }
 }
 
+#[test]
+fn what_fills_no_page_leaves_with_threads_too() {
+    for config in all() {
+        let mut rig = Rig::new(config);
+        rig.write(0, 1);
+        rig.rest();
+        assert_eq!((rig.ftl.metrics().padded_units, rig.ftl.rings[0].pending()), (1, 0));
+    }
+}
+
 /// A medium of which too little is left: writes are refused, one after the other, and what is there is read.
 #[test]
 fn a_medium_without_room_refuses_writes() {
@@ -78,6 +88,8 @@ fn the_last_blocks_are_for_gc() {
     }
     assert_eq!(rig.run(write(0, 4)), Ok(Done::Ok));
     assert!(!rig.ftl.user_is_stuck, "it was admitted");
-    assert_eq!(rig.run(write(4, 4)), Err(DeviceError::ReadOnly));
+    rig.wakes.clear();
+    let refused = rig.write(4, 4);
+    assert_eq!(rig.answers.get(&refused), Some(&Err(DeviceError::ReadOnly)), "no time has to pass");
     assert!(rig.ftl.user_is_stuck && rig.ftl.lines.free_units() > 100);
 }

@@ -140,6 +140,8 @@ fn a_line_with_a_failure_gets_no_end() {
     // The next one that is opened has all of its blocks, and this one is without the bad one once it is erased.
     lines.open_next(0);
     assert_eq!((lines.open[0], lines.get(LineId(1)).columns.len()), (Some(LineId(1)), 2));
+    lines.failed(LineId(0), block);
+    assert_eq!(lines.open[0], Some(LineId(1)), "a failure of another line ends it not");
     lines.begin_erase(LineId(0));
     lines.erased(LineId(0));
     for _ in 0..11 {

@@ -67,6 +67,8 @@ struct Rig {
     answers: BTreeMap<u64, Result<Done, DeviceError>>,
     /// Times at which the FTL wants to be called.
     wakes: BTreeSet<Instant>,
+    /// Requests that were dispatched, and those whose data were transferred.
+    passed: [Vec<u64>; 2],
     medium: BTreeMap<Ppa, (OobRecord, Payload)>,
     /// Units whose program was torn: nobody can read them.
     torn: BTreeSet<Ppa>,
@@ -85,6 +87,7 @@ impl Rig {
             below: VecDeque::new(),
             answers: BTreeMap::new(),
             wakes: BTreeSet::new(),
+            passed: Default::default(),
             medium: BTreeMap::new(),
             torn: BTreeSet::new(),
             next: 0,
@@ -134,7 +137,8 @@ impl Rig {
                     assert_eq!(self.answers.insert(token, result), None, "one answer to each request");
                 }
                 Effect::At(at) => drop(self.wakes.insert(at)),
-                Effect::Dispatched(_) | Effect::Transferred(_) => {}
+                Effect::Dispatched(token) => self.passed[0].push(token),
+                Effect::Transferred(token) => self.passed[1].push(token),
             }
         }
     }
@@ -204,6 +208,7 @@ impl Rig {
                 }
                 Ok(Done::Ok)
             }
+            Op::PpaRead { ppas, .. } if ppas.is_empty() => panic!("a read names a place"),
             Op::PpaRead { ppas, .. } if ppas.iter().any(|ppa| self.is_kept_back(*ppa)) => {
                 Err(DeviceError::Open { at: Address::Ppa(ppas[0]), what: OpenError::TooRecent })
             }
@@ -239,6 +244,7 @@ impl Rig {
                 places_max: 64,
             }))),
             Op::ChunkReport { first, count } => {
+                assert!(first + count <= SHAPE.channels * SHAPE.blocks_per_plane, "it has these chunks");
                 Ok(Done::Chunks((*first..first + count).map(|chunk| self.report(chunk)).collect()))
             }
             other => panic!("{other:?}"),

@@ -102,6 +102,21 @@ fn a_range_flush_hurries_earlier_epochs() {
     assert_eq!(rig.answers.get(&asked), Some(&Ok(Done::Ok)), "no time has to pass");
 }
 
+/// What is on its way in one ring leaves for a range flush of what is in another, if that comes later in their stream.
+#[test]
+fn a_range_flush_hurries_other_rings() {
+    let mut rig = Rig::new(HostFtlConfig { rings: 2, entries: 32, ..config() });
+    for (submitter, first) in [(0, 0), (1, 10)] {
+        let command = Command::new(100 + first, write(first, 1));
+        let command = Command { stream: Some(StreamId(1)), order: Some(Order::Barrier), ..command };
+        rig.tell(Input::Submit { command, submitter });
+    }
+    assert!(rig.below.is_empty(), "neither fills a page");
+    let asked = range_flush(&mut rig, 10);
+    rig.settle();
+    assert_eq!(rig.answers.get(&asked), Some(&Ok(Done::Ok)), "no time has to pass");
+}
+
 /// A line whose members are under way is not counted out, and no record is asked for that could not say so.
 #[test]
 fn a_line_is_counted_out_by_a_record() {
@@ -113,6 +128,13 @@ fn a_line_is_counted_out_by_a_record() {
     assert!(!rig.ftl.is_counted_out(line) && !rig.ftl.orders.is_wanted, "epochs are not complete");
     rig.settle();
     assert!(!rig.ftl.is_counted_out(line) && rig.ftl.orders.is_wanted);
+    rig.ftl.orders.is_restarting = true;
+    assert!(!rig.ftl.is_counted_out(line), "its numbers mean nothing now");
+    rig.ftl.orders.is_restarting = false;
+    // Where a record has no room it is not written.
+    let mut full = Rig::new(config());
+    (full.ftl.orders.is_wanted, full.ftl.rings[0].mem) = (true, 16);
+    assert!(!full.ftl.write_order_record());
     rig.ftl.hurry_counting_out(line, true);
     assert!(rig.ftl.orders.is_urgent);
     rig.tell(Input::Wake);
@@ -149,6 +171,8 @@ fn epochs_are_numbered_anew_behind_a_record() {
         rig.rest();
     }
     assert_eq!((rig.ftl.metrics().order_records, rig.ftl.metrics().epochs), (1, 3));
+    // Start metadata, and the record; half of a page is padding each time.
+    assert_eq!(rig.ftl.metrics().meta_units, 2 + 1);
     assert!(rig.ftl.is_order_recorded());
     assert_eq!(rig.ftl.order_places().count(), 1);
     let begin = rig.now + PAD_AFTER;
@@ -215,4 +239,32 @@ fn members_say_what_is_before_them() {
         })
         .collect();
     assert_eq!(said, [[1, 0, 1], [1, 0, 1], [2, 4, 2], [3, 2, 3]]);
+}
+
+/// With numbers used up no member enters before they begin anew.
+#[test]
+fn members_wait_for_new_numbers() {
+    let mut rig = Rig::new(HostFtlConfig { epochs_max: 4, ..config() });
+    let numbers = [0, 1, 2, 3].map(|unit| member(&mut rig, Order::Barrier, write(unit, 1)));
+    assert_eq!(numbers.map(|number| rig.answers.contains_key(&number)), [true, true, true, false]);
+    rig.settle();
+    rig.rest();
+    assert_eq!(rig.answers.get(&numbers[3]), Some(&Ok(Done::Ok)));
+}
+
+/// For a line with members of an open epoch that epoch is closed, and no other.
+#[test]
+fn a_line_closes_its_own_epoch() {
+    for (order, closed) in [(Order::Barrier, 1), (Order::Within, 2)] {
+        let mut rig = Rig::new(config());
+        member(&mut rig, order, write(0, 2));
+        rig.settle();
+        // It is in the ring, and not on the line.
+        let barrier = rig.submit_as(|command| Command { stream: Some(StreamId(1)), ..command }, Op::Barrier);
+        assert!(rig.answers.contains_key(&barrier));
+        member(&mut rig, Order::Within, write(4, 1));
+        rig.ftl.lines.get_mut(LineId(0)).members.insert(StreamId(1), if closed == 1 { 1 } else { 2 });
+        assert!(!rig.ftl.is_counted_out(LineId(0)));
+        assert_eq!(rig.ftl.metrics().epochs, closed);
+    }
 }

@@ -198,6 +198,10 @@ fn what_the_device_keeps_back_is_served_and_found() {
     rig.run(write(0, 26)).unwrap();
     let after = rig.recovered();
     assert_eq!(after.contents(0..26), tags(1..27));
+    let mut rig = Rig::new(rig.ftl.config().clone());
+    rig.run(write(0, 6)).unwrap();
+    let after = rig.recovered();
+    assert_eq!((after.ftl.metrics().padded_units, after.contents(0..7)), (8, tags([1, 2, 3, 4, 5, 6, 0])));
 }
 
 /// Found by this test: nowhere to record what is discarded, so the FTL only reads; its GC had a copy that no page took, and it asked to be
@@ -231,4 +235,52 @@ fn regression_without_room_for_a_record_the_ftl_reads_and_rests() {
     assert_eq!(after.run(Op::Flush), Ok(Done::Ok));
     assert_eq!(after.run(read(101, 1)), Ok(Done::Data([Payload::Tag(7)].into())));
     assert_eq!(after.ftl.metrics().programmed_units, 0);
+}
+
+/// A line without valid units is free after a recovery, and a full device keeps everything.
+#[test]
+fn stale_lines_are_free() {
+    let mut rig = Rig::new(config());
+    for _ in 0..2 {
+        rig.run(write(0, 28)).unwrap();
+    }
+    rig.run(write(30, 2)).unwrap();
+    let after = rig.recovered();
+    assert_eq!((after.ftl.lines.get(LineId(0)).state, after.ftl.lines.free_count(0)), (LineState::Free, 10));
+    assert!(!after.ftl.lines.get(LineId(0)).is_clean);
+    let full = super::collecting::full();
+    let units = full.ftl.layout().user_units;
+    let after = full.recovered();
+    assert_eq!(after.contents(0..units), full.contents(0..units));
+}
+
+/// A copy of GC has the number of its original, which counts while it is there.
+#[test]
+fn the_original_counts() {
+    let mut rig = Rig::new(config());
+    rig.run(write(0, 28)).unwrap();
+    rig.run(write(40, 28)).unwrap();
+    rig.run(write(80, 2)).unwrap();
+    let Some(ppa) = rig.medium.iter().find(|(_, unit)| unit.1 == Payload::Tag(1)).map(|(ppa, _)| *ppa) else {
+        panic!("unit 0 is on the medium")
+    };
+    let record = rig.medium[&ppa].0;
+    let (&copy, _) = rig.medium.iter().find(|(_, unit)| unit.1 == Payload::Tag(82)).expect("the last unit");
+    rig.medium.insert(copy, (record, Payload::Tag(1)));
+    assert_eq!(rig.recovered().ftl.find(Lpn(0)), Some(Err(ppa)));
+}
+
+/// A line that goes without its first block has its start in the next one, and is found by that.
+#[test]
+fn a_line_without_its_first_block_goes_on() {
+    let mut rig = Rig::new(config());
+    let block = rig.ftl.lines.block(LineId(0), 0);
+    rig.ftl.lines.erase_failed(block);
+    rig.run(write(0, 4)).unwrap();
+    assert_eq!(rig.ftl.lines.get(LineId(0)).columns, [1]);
+    let mut after = rig.recovered();
+    let line = after.ftl.lines.get(LineId(0));
+    assert_eq!((line.state, &line.columns, line.number), (LineState::Open, &vec![1], 1));
+    after.run(write(4, 2)).unwrap();
+    assert_eq!(after.recovered().contents(0..6), tags(1..7));
 }

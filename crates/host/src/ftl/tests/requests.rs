@@ -94,6 +94,8 @@ fn each_request_is_counted_once() {
     assert_eq!(rig.run(Op::Flush), Ok(Done::Ok));
     assert_eq!(rig.run(flush(0, 2, Vec::new())), Ok(Done::Ok));
     assert_eq!(rig.run(Op::Read { lba: Lba(0), blocks: 0 }), Ok(Done::Ok));
+    let all: Vec<u64> = (1..=9).collect();
+    assert_eq!(rig.passed, [all.clone(), all], "each is dispatched and transferred once");
     let metrics = rig.ftl.metrics();
     assert_eq!((metrics.writes, metrics.user_units), (2, 5));
     assert_eq!((metrics.reads, metrics.ring_hits), (3, 5), "zeros in a ring are found there");
@@ -196,7 +198,55 @@ fn released_rings_write_in_their_order() {
             answers += 1;
         }
         assert_eq!(answers, if urgent { 4 } else { 9 }, "programs, and the start of the line");
+        // Of several units the last one counts.
+        rig.settle();
+        rig.write(20, 16);
+        let asked = rig.submit(flush(20 * SECTORS, 16 * SECTORS as u32, Vec::new()));
+        while !rig.below.is_empty() {
+            assert!(!rig.answers.contains_key(&asked));
+            rig.answer(0);
+        }
+        assert!(rig.answers.contains_key(&asked));
     }
+}
+
+/// The released rings number versions by their positions; a recovery finds the first one, too.
+#[test]
+fn released_rings_are_recovered() {
+    let mut rig = Rig::new(config().as_released());
+    rig.run(write(0, 6)).unwrap();
+    rig.run(Op::WriteZeroes { lba: Lba(2 * SECTORS), blocks: SECTORS as u32 }).unwrap();
+    let expected = [1, 2, 0, 4, 5, 6].map(|tag| if tag == 0 { Payload::Zero } else { Payload::Tag(tag) });
+    let again = rig.recovered();
+    assert_eq!(again.contents(0..6), expected);
+    assert_eq!(again.recovered().contents(0..6), expected);
+}
+
+/// An older version that becomes durable later than a newer one counts for nothing, while a third one is on its way.
+#[test]
+fn versions_become_durable_in_any_order() {
+    let mut rig = Rig::new(HostFtlConfig { rings: 2, entries: 32, ..config() });
+    let zeroes = || Op::WriteZeroes { lba: Lba(0), blocks: SECTORS as u32 };
+    rig.submit_by(0, write(0, 2));
+    rig.submit_by(1, zeroes());
+    rig.submit_by(1, write(10, 1));
+    rig.submit_by(0, zeroes());
+    let programs: Vec<Vec<flashweir_core::Ppa>> =
+        [1, 0].into_iter().flat_map(|die| rig.programs(die)).collect();
+    assert_eq!(programs.len(), 2, "one of each ring");
+    let at = |rig: &Rig, ppas: &[flashweir_core::Ppa]| {
+        let is_it = |op: &Op| matches!(op, Op::PpaWrite(write) if write.ppas[..] == *ppas);
+        rig.below.iter().position(|command| is_it(&command.op)).unwrap()
+    };
+    let [older, newer] = [&programs[0], &programs[1]];
+    let second = at(&rig, newer);
+    rig.answer(second);
+    assert!(rig.ftl.lines.is_valid(newer[0]));
+    let first = at(&rig, older);
+    rig.answer(first);
+    assert!(rig.ftl.lines.is_valid(newer[0]) && !rig.ftl.lines.is_valid(older[0]));
+    rig.rest();
+    assert!(!rig.ftl.lines.is_valid(newer[0]));
 }
 
 /// As many units of a deallocation as there are take one place in a ring.
