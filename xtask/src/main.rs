@@ -39,7 +39,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   ext4-judges [NAME...]    the ext4 format before its own tools and the Linux kernel; without a name: all
   mount-judges [NAME...]   programs, test suites and power cuts on `weir mount`; without a name: all
   fio-judges [NAME...]     our logs beside those of fio; fio-plot draws them and our JSON
-  mutants [--count N] [--seed S] [--layer NAME] [--suites-seconds N] [--only ID]... [--show ID] [--list] [--again N]
+  mutants [--count N] [--seed S] [--layer NAME] [--suites-seconds N] [--suites NAME] [--only ID]... [--show ID] [--list] [--again N]
                            bugs made by rule in the durability paths, all in one build; counts those that CI's suites find
   bench [--check] [--runs N] [NAME...]
                            speed and memory bars, profile dist; --check fails where a bar is missed

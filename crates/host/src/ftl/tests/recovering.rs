@@ -30,7 +30,8 @@ fn a_recovery_reads_no_more_than_it_needs() {
     }
     rig.run(write(30, 2)).unwrap();
     let closed = rig.recovered();
-    assert_eq!(closed.ftl.lines.get(LineId(0)).state, LineState::Closed);
+    let line = closed.ftl.lines.get(LineId(0));
+    assert_eq!((line.state, line.number, line.age()), (LineState::Closed, 1, 1));
     assert_eq!(closed.ftl.metrics().recovery_reads, 10 * 3 + 2 + (2 + 2 + 2));
     assert_eq!(closed.contents(0..33), tags((1..29).chain([0, 0, 31, 32, 0])));
     assert_eq!(closed.ftl.seq, rig.ftl.seq);

@@ -311,6 +311,28 @@ fn an_old_version_is_valid_until_the_new_one_is_durable() {
     }
 }
 
+/// A version that becomes durable after a newer one was published counts for nothing.
+#[test]
+fn a_late_version_is_dead_on_arrival() {
+    let mut rig = Rig::new(HostFtlConfig { rings: 2, entries: 32, ..config() });
+    rig.submit_by(0, write(0, 2));
+    let [older] = &rig.programs(1)[..] else { panic!("one program is below") };
+    let older = older.clone();
+    for first in [0, 20, 30, 40, 50, 60] {
+        rig.submit_by(1, Op::WriteZeroes { lba: Lba(first * SECTORS), blocks: 4 * SECTORS as u32 });
+        for _ in 0..8 {
+            let is_other = |op: &Op| !matches!(op, Op::PpaWrite(write) if write.ppas[..] == older[..]);
+            let Some(at) = rig.below.iter().position(|command| is_other(&command.op)) else { break };
+            rig.answer(at);
+        }
+    }
+    let newer = rig.ftl.find(flashweir_core::Lpn(0));
+    assert!(matches!(newer, Some(Err(_))), "the newer version is published");
+    rig.rest();
+    assert!(older.iter().all(|ppa| !rig.ftl.lines.is_valid(*ppa)));
+    assert_eq!(rig.ftl.find(flashweir_core::Lpn(0)), newer);
+}
+
 /// GC is limited while the user writes, and a while longer, unless the user waits for what only GC can give.
 #[test]
 fn gc_is_limited_while_the_user_is_active() {
