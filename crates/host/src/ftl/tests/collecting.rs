@@ -237,3 +237,25 @@ fn records_are_moved() {
     let live: u64 = after.ftl.trims.values().map(|record| record.live).sum();
     assert_eq!(live, 9, "each of these units has its record");
 }
+
+/// Of a unit with a newer version in a ring nothing is copied, and of a page of the record of streams a new one is asked for.
+#[test]
+fn what_a_ring_replaces_is_not_copied() {
+    let mut rig = with(config(), 4, 20);
+    let [old, page] = [4, 5].map(|number| rig.ftl.lines.unit_at(LineId(0), number));
+    rig.write(90, 1);
+    rig.ftl.orders.places = vec![page];
+    rig.ftl.lines.get_mut(LineId(0)).state = LineState::Collecting;
+    let record = |owner| OobRecord { owner, seq: 1, member: None };
+    let copies =
+        [(old, record(Owner::Lpn(Lpn(90))), Payload::Tag(7)), (page, record(Owner::Meta), Payload::Zero)];
+    let (line, todo, reads, copies) = (LineId(0), VecDeque::new(), 0, copies.into());
+    let collecting = Collecting { line, todo, reads, copies, is_kicked: true, is_hurried: true };
+    rig.ftl.collecting[0] = Some(collecting);
+    rig.ftl.collect_all();
+    assert!(rig.ftl.collecting[0].as_ref().unwrap().copies.is_empty());
+    assert_eq!(
+        (rig.ftl.metrics().gc_units, rig.ftl.orders.is_wanted, rig.ftl.orders.is_urgent),
+        (0, true, true)
+    );
+}

@@ -1,10 +1,11 @@
 //! Lines by themselves: which one GC chooses, what is erased, which pages a program gets, and what end metadata says.
 
-use super::{UNIT_BYTES, config, geometry};
+use super::{SHAPE, UNIT_BYTES, config, geometry};
 use crate::ftl::config::Layout;
 use crate::ftl::lines::{LineId, LineState, Lines};
 use flashweir_core::oob::Owner;
 use flashweir_core::{Lpn, Ppa};
+use flashweir_ftl::geometry::{FlashCounts, FlashGeometry};
 use flashweir_ftl::line_pages::{LineEnd, LineStart};
 
 fn layout() -> Layout {
@@ -196,4 +197,29 @@ fn what_a_recovery_finds_is_closed_free_or_goes_on() {
     lines.open_next(0).unwrap();
     let open = lines.open[0].expect("one is open");
     assert_eq!(lines.get(open).number, 8, "numbers go on behind the greatest");
+}
+
+/// Planes of a die are programmed together, up to the pages of end metadata.
+#[test]
+fn planes_of_a_die_program_together() {
+    let shape = FlashCounts { planes_per_die: 2, ..SHAPE };
+    let layout = Layout::new(&config(), FlashGeometry::new(shape), UNIT_BYTES).expect("it is valid");
+    let mut lines = Lines::new(&layout);
+    lines.open_next(0);
+    let end = lines.end_pages(LineId(0));
+    let mut pages = Vec::new();
+    while let Some(program) = lines.take_pages(0, &[0, 0], 1) {
+        assert!(
+            program
+                .pages
+                .iter()
+                .all(|at| layout.die_of(at.block) == program.die && at.page == program.pages[0].page)
+        );
+        pages.push(program.pages);
+    }
+    assert!(pages.iter().flatten().all(|at| !end.contains(at)));
+    let units: usize = pages.iter().map(Vec::len).sum();
+    assert_eq!(units as u32 * 2, layout.data_units());
+    // One page stands alone beside the start, and one beside the end.
+    assert_eq!(pages.iter().filter(|pages| pages.len() == 1).count(), 2);
 }
