@@ -2,9 +2,9 @@
 
 use super::{at, config, host, host_of, open, places, read, write};
 use crate::harness::OneByOne;
-use flashweir_core::command::{OPEN_NAMESPACE, Units};
+use flashweir_core::command::Units;
 use flashweir_core::open::{ChunkReport, ChunkState, MarkBlocks, Notice, NoticeReason, OpenError, PpaCopy};
-use flashweir_core::{Command, Data, DeviceError, Done, Lpn, Op, Payload, Ppa};
+use flashweir_core::{Command, Data, DeviceError, Done, Lpn, Op, Ppa};
 use flashweir_device::config::{ChunkSpan, OpenVersion};
 use flashweir_device::{Device, DeviceOptions, Effect, Recovery, Torn};
 
