@@ -17,6 +17,7 @@ fn all() -> [HostFtlConfig; 3] {
 #[test]
 fn a_ring_is_used_again_and_again() {
     for config in all() {
+        let tries = config.cpus > 0 && config.full == WhenFull::Retry;
         let mut rig = Rig::new(config);
         let units = rig.ftl.layout().user_units;
         for round in 0..60 {
@@ -32,6 +33,7 @@ fn a_ring_is_used_again_and_again() {
             assert_eq!(rig.run(read(first, 20)), Ok(Done::Data(expected.into())));
         }
         assert!(rig.ftl.is_at_rest() && rig.ftl.metrics().lines_erased > 5);
+        assert_eq!(rig.ftl.metrics().retries > 0, tries, "only threads that try again do");
         assert_eq!(rig.recovered().contents(0..units), rig.contents(0..units));
     }
 }

@@ -168,8 +168,8 @@ fn a_unit_that_cannot_be_read_is_an_error_for_its_reader() {
 /// Where the device keeps the last units of open chunks back the FTL serves them itself, and a recovery pads these chunks first.
 #[test]
 fn what_the_device_keeps_back_is_served_and_found() {
-    let config = HostFtlConfig { cached_units: 3, ..config() };
-    let mut rig = Rig::new(config);
+    // The ring is smaller than what two chunks keep back.
+    let mut rig = Rig::new(HostFtlConfig { cached_units: 3, entries: 4, ..config() });
     let units = rig.ftl.layout().user_units;
     for round in 0..50 {
         let first = round * 11 % (units - 8);
