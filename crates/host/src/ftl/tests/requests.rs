@@ -2,7 +2,9 @@
 
 use super::{Rig, SECTORS, config, read, trim, write};
 use crate::HostFtlConfig;
-use flashweir_core::command::{EpochStamp, Handle, OPEN_NAMESPACE, RangeFlush, SharePair, StreamId, Tag};
+use flashweir_core::command::{
+    EpochStamp, Handle, OPEN_NAMESPACE, RangeFlush, SharePair, StreamId, Tag, Units,
+};
 use flashweir_core::{Command, Data, DeviceError, Done, Lba, Op, Order, Payload};
 
 fn flush(first: u64, sectors: u32, tags: Vec<Tag>) -> Op {
@@ -349,4 +351,41 @@ fn gc_is_limited_while_the_user_is_active() {
     rig.now = flashweir_core::Instant::ZERO + active;
     rig.submit(read(0, 1));
     assert!(!rig.ftl.user_limits_gc(), "a read counts for nothing");
+}
+
+/// A device without contents answers reads without any, and so does the FTL.
+#[test]
+fn reads_of_a_device_without_contents_have_none() {
+    let mut rig = Rig::new(config());
+    for first in [0, 20, 30, 40] {
+        rig.run(write(first, 8)).unwrap();
+    }
+    let number = rig.submit(read(0, 2));
+    let records = vec![flashweir_ftl::line_pages::PAD_RECORD; 2];
+    let units = Units { data: Vec::new(), records, refresh: Vec::new() };
+    rig.answer_with(0, Ok(Done::Units(Box::new(units))));
+    assert_eq!(rig.answers.get(&number), Some(&Ok(Done::Data(Box::default()))));
+}
+
+/// A record of all streams enters one ring, so there are only so many.
+#[test]
+fn there_are_only_so_many_streams() {
+    let mut rig = Rig::new(config());
+    let mut barrier = |stream| {
+        let number =
+            rig.submit_as(|command| Command { stream: Some(StreamId(stream)), ..command }, Op::Barrier);
+        rig.answers.remove(&number).expect("it is answered at once")
+    };
+    let refused = (0..2_000).find(|stream| barrier(*stream).is_err()).expect("not all have room");
+    assert!(matches!(barrier(refused), Err(DeviceError::NotSupported(_))));
+    assert_eq!(barrier(refused - 1), Ok(Done::Ok), "those that are there go on");
+}
+
+/// Once a request was admitted the user is stuck no more.
+#[test]
+fn who_is_admitted_is_not_stuck() {
+    let mut rig = Rig::new(config());
+    rig.ftl.user_is_stuck = true;
+    rig.write(0, 1);
+    assert!(!rig.ftl.user_is_stuck);
 }

@@ -95,6 +95,10 @@ fn a_device_that_is_busy_is_asked_again_and_reads_go_first() {
     assert_eq!(offers(&effects).len(), 1);
     let refused = offers(&effects).remove(0);
     effects.clear();
+    let command = flashweir_core::Command::new(902, write(70, 2));
+    rig.ftl.handle(begin, Input::Submit { command, submitter: 0 }, &mut effects);
+    assert_eq!(offers(&effects), [], "one offer at a time");
+    effects.clear();
     rig.ftl.handle(begin, Input::Busy, &mut effects);
     let retry = begin + rig.ftl.config().retry_after;
     assert!(effects.contains(&crate::Effect::At(retry)) && offers(&effects).is_empty());
