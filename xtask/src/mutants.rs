@@ -22,6 +22,7 @@ use layers::{GOLDEN, LAYERS, Suite};
 use run::Outcome;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::time::Duration;
 use survivors::Reason;
 
@@ -46,6 +47,20 @@ pub(crate) struct Plan {
     suites: String,
 }
 
+impl Plan {
+    /// The command that does the same again.
+    fn again_line(&self) -> String {
+        let mut line = format!("cargo xtask mutants --seed {} --count {}", self.seed, self.count);
+        let _ = self.layer.iter().try_for_each(|layer| write!(line, " --layer {layer}"));
+        let _ = self.only.iter().try_for_each(|id| write!(line, " --only {id}"));
+        let _ = self.limit.iter().try_for_each(|limit| write!(line, " --suites-seconds {}", limit.as_secs()));
+        if !self.suites.is_empty() {
+            let _ = write!(line, " --suites '{}'", self.suites);
+        }
+        line
+    }
+}
+
 const USAGE: &str = "usage: cargo xtask mutants [--count N] [--seed S] [--layer NAME] [--suites-seconds N] [--suites NAME] \
                      [--only ID]... [--show ID] [--list] [--again N]";
 
@@ -61,7 +76,7 @@ pub(crate) fn command(args: &[&str]) -> Result<bool, String> {
     if let Some(count) = plan.again {
         return again(plan.seed, count);
     }
-    println!("seed {} (again: cargo xtask mutants --seed {} --count {})", plan.seed, plan.seed, plan.count);
+    println!("seed {} (again: {})", plan.seed, plan.again_line());
     let mut prepared = prepare(&plan)?;
     let outcomes = prepared.run(&plan, &BTreeSet::new(), |_| Ok(()))?;
     let (mutants, report) = report(&outcomes)?;
