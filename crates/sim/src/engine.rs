@@ -285,9 +285,8 @@ impl<O: Own> Engine<O> {
     /// if there is one, is a block layer or a host FTL.
     pub(crate) fn trace(&mut self, make: impl FnOnce(&mut Device) -> Timeline) {
         assert_eq!(self.in_flight(), 0, "a time line begins between commands");
-        let layers = usize::from(self.host_ftl().is_some())
-            + usize::from(self.layers.all::<BlockLayer>().next().is_some());
-        assert!(layers <= 1, "a time line follows requests through one layer at most");
+        let has_both = self.host_ftl().is_some() && self.layers.find_mut::<BlockLayer>().is_some();
+        assert!(!has_both, "a time line follows requests through one layer at most");
         if let Some(ftl) = self.layers.find_mut::<HostFtl>() {
             ftl.keep_passages();
         }
@@ -422,10 +421,11 @@ impl<O: Own> Engine<O> {
                 if let Some(timeline) = &mut self.timeline {
                     if self.layers.all::<HostFtl>().next().is_some() {
                         timeline.seen_below(now, u64::from(place), token);
+                    } else {
+                        let is_alone = self.layers.is_empty();
+                        let counts = |request| host.counts(now, if is_alone { token } else { request });
+                        timeline.seen(now, u64::from(place), counts);
                     }
-                    let is_alone = self.layers.is_empty();
-                    let counts = |request| host.counts(now, if is_alone { token } else { request });
-                    timeline.seen(now, u64::from(place), counts);
                 }
                 self.link.release(queue);
                 if let Some(next) = self.waiting[usize::from(queue)].pop_front() {

@@ -61,8 +61,8 @@ enum End {
     Late(String),
 }
 
-/// Runs the suites of these layers whose names contain `named` without a mutant. With a limit, only as many of each layer run as fit into it, drawn by the seed; one
-/// that exceeds the time that is left is left out.
+/// Runs the suites of these layers whose names contain `named` without a mutant. With a limit, only as many of each layer run as fit into
+/// it, drawn by the seed; one that exceeds the time that is left is left out.
 pub(crate) fn baselines(
     copy: &Copy,
     seed: u64,

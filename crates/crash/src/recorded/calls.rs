@@ -130,9 +130,13 @@ impl<F: Fs> Player<F> {
         self.files.get(&key).ok_or(Errno::EIO)
     }
 
-    /// The file of an inode through the page cache, once it is open.
-    fn opened(&self, recorded: Ino) -> Result<&File<F>> {
-        self.files.get(&(recorded, false)).ok_or(Errno::EIO)
+    /// The files of two inodes, through the page cache.
+    async fn both(&mut self, one: Ino, other: Ino) -> Result<[&File<F>; 2]> {
+        for recorded in [one, other] {
+            self.file(recorded, false).await?;
+        }
+        let opened = |recorded| self.files.get(&(recorded, false)).ok_or(Errno::EIO);
+        Ok([opened(one)?, opened(other)?])
     }
 
     fn atomic(&self, open: u64) -> Result<&File<F>> {
@@ -210,9 +214,7 @@ impl<F: Fs> Player<F> {
                 vfs.remove_xattr_of(&Creds::checked(0, 0), self.number(*ino), name).await
             }
             Call::Copy { from: (from, offset), to: (to, to_offset), bytes } => {
-                self.file(*from, false).await?;
-                self.file(*to, false).await?;
-                let (from, to) = (self.opened(*from)?, self.opened(*to)?);
+                let [from, to] = self.both(*from, *to).await?;
                 let mut done = 0;
                 while done < *bytes {
                     let (from, to) = ((from, offset + done), (to, to_offset + done));
@@ -224,9 +226,7 @@ impl<F: Fs> Player<F> {
                 Ok(())
             }
             Call::Exchange { one: (one, offset), other: (other, other_offset), bytes } => {
-                self.file(*one, false).await?;
-                self.file(*other, false).await?;
-                let (one, other) = (self.opened(*one)?, self.opened(*other)?);
+                let [one, other] = self.both(*one, *other).await?;
                 vfs.exchange((one, *offset), (other, *other_offset), *bytes).await
             }
             Call::Sync { ino, kind, releases } => {

@@ -220,8 +220,6 @@ impl Timeline {
             pieces.extend(&served.pieces);
             pieces.push(edge(Stage::LinkUp, served.completed, now));
             pieces.retain(|piece| piece.from < piece.until);
-            let end = pieces.iter().try_fold(from, |at, piece| (piece.from == at).then_some(piece.until));
-            assert_eq!(end, Some(now), "the pieces of request {number} follow each other: {pieces:?}");
             let (behind, failed, counts) = (served.behind, served.failed, counts(token));
             self.finished(Request { number, asked, from, until: now, pieces, behind, failed, counts });
         }
@@ -270,12 +268,13 @@ impl Timeline {
         way.go(Stage::FtlThread, now);
         let Unfinished { number, asked, .. } = request;
         let pieces = way.pieces;
-        let end = pieces.iter().try_fold(from, |at, piece| (piece.from == at).then_some(piece.until));
-        assert_eq!(end, Some(now), "the pieces of request {number} follow each other: {pieces:?}");
         self.finished(Request { number, asked, from, until: now, pieces, behind, failed, counts });
     }
 
     fn finished(&mut self, request: Request) {
+        let Request { number, from, until, ref pieces, .. } = request;
+        let end = pieces.iter().try_fold(from, |at, piece| (piece.from == at).then_some(piece.until));
+        assert_eq!(end, Some(until), "the pieces of request {number} follow each other: {pieces:?}");
         if let Some(perfetto) = &mut self.perfetto {
             perfetto.request(&request);
         }
