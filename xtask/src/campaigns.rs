@@ -5,7 +5,7 @@
 /// Number of worlds of each tiny device, with three random histories each; `cargo xtask evidence crash-devices` runs more.
 pub(crate) const CRASH_WORLDS: u32 = 20;
 
-/// Most states of each of them but of the deep ones: many histories with few states find more than few with many
+/// Most states of each of them but of the deep ones and of those with segments or an open channel: many histories with few states find more than few with many
 /// (crash-laboratory §3.10).
 pub(crate) const CRASH_STATES_EACH: u32 = 1_000;
 

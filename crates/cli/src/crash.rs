@@ -55,7 +55,8 @@ pub(crate) struct CrashArgs {
     /// Worlds of each device, each with three random histories; for 200 of them there is a deep one, of some 40,000 states
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, 1_000_000))]
     pub(crate) worlds: Option<u64>,
-    /// Most distinct states of a world that is not deep, about [default: 2000]
+    /// Most distinct states of a world that is not deep, about; devices with segments or an open channel, but for those below a host FTL,
+    /// have no such limit [default: 2000]
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
     #[arg(conflicts_with_all = ["mutants", "planted"])]
     pub(crate) states_each: Option<u64>,

@@ -548,10 +548,12 @@ fn file_cuts_of_append_segments_keep_promises() {
 }
 
 #[test]
-fn alfs_that_does_not_wait_is_found_out() {
-    for (name, sequences) in
-        [("no-flush-before-last-block", Sequences::Random), ("no-data-flush", Sequences::Random)]
-    {
+fn alfs_that_discards_early_or_does_not_wait_is_found_out() {
+    for (name, sequences) in [
+        ("early-discard", Sequences::Cleaning),
+        ("no-flush-before-last-block", Sequences::Random),
+        ("no-data-flush", Sequences::Random),
+    ] {
         is_found_out(Format::ALFS, name, (sequences, 60));
     }
 }
