@@ -154,6 +154,20 @@ impl Geometry {
     /// # Errors
     /// The number that cannot be.
     pub fn check(&self, assembly: Assembly) -> Result<(), GeometryError> {
+        self.check_numbers()?;
+        let (kept, all) = (self.gate(assembly) + self.line_units(assembly), self.physical_units());
+        let most = all.saturating_sub(kept);
+        if self.user_units == 0 || self.user_units > most {
+            let units = self.user_units;
+            return Err(GeometryError(format!(
+                "user_units {units}: expected 1 to {most}, because {kept} of {all} are kept for lines under way and rings"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Checks each number by itself.
+    pub(crate) fn check_numbers(&self) -> Result<(), GeometryError> {
         let numbers = [
             ("channels", self.channels, 1, 1 << 10),
             ("dies_per_channel", self.dies_per_channel, 1, 1 << 10),
@@ -167,14 +181,6 @@ impl Geometry {
             if !(least..=most).contains(&number) {
                 return Err(GeometryError(format!("{name} {number}: expected {least} to {most}")));
             }
-        }
-        let (kept, all) = (self.gate(assembly) + self.line_units(assembly), self.physical_units());
-        let most = all.saturating_sub(kept);
-        if self.user_units == 0 || self.user_units > most {
-            let units = self.user_units;
-            return Err(GeometryError(format!(
-                "user_units {units}: expected 1 to {most}, because {kept} of {all} are kept for lines under way and rings"
-            )));
         }
         Ok(())
     }

@@ -7,7 +7,8 @@
 //! full (open-channel §8.7).
 
 use crate::medium::{Owner, PowerLost};
-use crate::pool::Worker;
+use crate::pool::{Lease, Worker};
+use crate::queue::Queue;
 use crate::ring::{Ring, flags};
 use crate::shared::{Limiter, Shared};
 use crate::sync::{Backoff, Ordering};
@@ -33,6 +34,7 @@ struct Original {
 pub(crate) struct Collector<'a> {
     shared: &'a Shared,
     end: Worker,
+    queue: Option<Queue<'a>>,
     /// Lines collected since the user had room.
     fruitless: u32,
     /// Lines whose copies are under way, with their groups and the end of their copying.
@@ -47,7 +49,8 @@ const PATIENCE: Duration = Duration::from_micros(500);
 
 impl<'a> Collector<'a> {
     pub(crate) fn new(shared: &'a Shared, end: Worker) -> Self {
-        Self { shared, end, fruitless: 0, emptying: Vec::new() }
+        let queue = shared.medium.queue(COPY_UNITS);
+        Self { shared, end, queue, fruitless: 0, emptying: Vec::new() }
     }
 
     /// Works until the FTL ends.
@@ -237,16 +240,17 @@ impl<'a> Collector<'a> {
                 }
             }
         };
-        let item = shared.item(&mut self.end);
+        let items: Vec<Lease<'_>> = originals.iter().map(|_| shared.item(&mut self.end)).collect();
+        let reads = originals.iter().zip(&items).map(|(original, item)| (original.ppa, &item.buffer));
+        shared.medium.read(&mut self.queue, reads)?;
         let counters = shared.collector_counters();
-        for (position, original) in (reserved.first..).zip(originals) {
+        for ((position, original), item) in (reserved.first..).zip(originals).zip(items) {
             let (owner, _) = shared.medium.record(original.ppa).ok_or(PowerLost)?;
             let (lpn, flag) = match owner {
                 Owner::Unit(lpn) => (lpn, 0),
                 Owner::Trim(lpn) => (lpn, flags::TRIM),
                 Owner::Pad => unreachable!("padding is not copied"),
             };
-            shared.medium.read_to(original.ppa, &item.buffer)?;
             let at = [ring as u64, position];
             shared.versions.fill(at, lpn, original.seq, flags::GC | flag, |content| {
                 content.copy(&item.buffer);
@@ -254,9 +258,9 @@ impl<'a> Collector<'a> {
             if !shared.versions.install_copy(ring, position, original.word) {
                 counters.dropped_copies.add(1);
             }
+            self.end.give(item);
         }
         counters.gc_units.add(u64::from(count));
-        self.end.give(item);
         shared.writers[ring].wake();
         Ok(())
     }

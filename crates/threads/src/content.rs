@@ -75,4 +75,28 @@ impl Content {
     pub fn set_word(&self, at: usize, word: u64) {
         self.0[at].store(word, Ordering::Relaxed);
     }
+
+    /// Where the words are, for the kernel.
+    #[cfg(not(any(loom, miri)))]
+    pub(crate) fn as_ptr(&self) -> *mut u64 {
+        self.0.as_ptr().cast::<u64>().cast_mut()
+    }
+
+    /// Sets the unit to bytes that a file has.
+    #[cfg(not(loom))]
+    pub(crate) fn set_bytes(&self, bytes: &[u8; UNIT_BYTES]) {
+        for (to, from) in self.0.iter().zip(bytes.as_chunks().0) {
+            to.store(u64::from_ne_bytes(*from), Ordering::Relaxed);
+        }
+    }
+
+    /// The unit as bytes, as a file has them.
+    #[cfg(not(loom))]
+    pub(crate) fn bytes(&self) -> [u8; UNIT_BYTES] {
+        let mut bytes = [0; UNIT_BYTES];
+        for (to, from) in bytes.as_chunks_mut().0.iter_mut().zip(&self.0) {
+            *to = from.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        bytes
+    }
 }

@@ -7,10 +7,11 @@ use crate::assembly::{Assembly, Geometry, GeometryError, REQUEST_UNITS};
 use crate::collector::Collector;
 use crate::content::{Unit, WORDS};
 use crate::measure::{Lap, Laps};
-use crate::medium::{Medium, PowerLost};
+use crate::medium::Medium;
 use crate::metrics::{Counters, ThreadsMetrics};
 use crate::pending::Pending;
-use crate::pool::Worker;
+use crate::pool::{Lease, Worker};
+use crate::queue::Queue;
 use crate::recovery::recover;
 use crate::ring::flags;
 use crate::shared::{Limiter, Shared};
@@ -18,7 +19,7 @@ use crate::spin::SpinLock;
 use crate::sync::{Arc, Backoff, Ordering};
 use crate::versions::{Found, Places};
 use crate::writer::Writer;
-use flashweir_core::Lpn;
+use flashweir_core::{Lpn, Ppa};
 use flashweir_ftl::host_word::Word;
 use std::thread::JoinHandle;
 
@@ -31,6 +32,8 @@ pub enum Fault {
     Full,
     /// Units from this one on are not there.
     OutOfRange(Lpn),
+    /// The file or block device has failed, with this error of the system; nothing is executed any more.
+    Device(i32),
 }
 
 impl std::fmt::Display for Fault {
@@ -39,17 +42,43 @@ impl std::fmt::Display for Fault {
             Self::PowerLost => f.write_str("the power is off"),
             Self::Full => f.write_str("the device is full"),
             Self::OutOfRange(lpn) => write!(f, "unit {} is beyond the end", lpn.0),
+            Self::Device(error) => {
+                write!(f, "the device has failed: {}", std::io::Error::from_raw_os_error(*error))
+            }
         }
     }
 }
 
 impl std::error::Error for Fault {}
 
-impl From<PowerLost> for Fault {
-    fn from(_: PowerLost) -> Self {
-        Self::PowerLost
+/// Why a disk was not opened.
+#[derive(Debug)]
+pub enum OpenError {
+    /// A number of the geometry that cannot be.
+    Geometry(GeometryError),
+    /// The file could not be read.
+    File(std::io::Error),
+}
+
+impl std::fmt::Display for OpenError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Geometry(error) => error.fmt(f),
+            Self::File(error) => error.fmt(f),
+        }
     }
 }
+
+impl std::error::Error for OpenError {}
+
+impl From<GeometryError> for OpenError {
+    fn from(error: GeometryError) -> Self {
+        Self::Geometry(error)
+    }
+}
+
+/// Units of a request that are read from a file at the same time.
+const READS_MAX: usize = 12;
 
 /// A disk.
 #[derive(Debug)]
@@ -65,7 +94,7 @@ impl Disk {
     ///
     /// # Errors
     /// A number of the geometry that cannot be.
-    pub fn open(assembly: Assembly, geometry: Geometry) -> Result<Self, GeometryError> {
+    pub fn open(assembly: Assembly, geometry: Geometry) -> Result<Self, OpenError> {
         geometry.check(assembly)?;
         Self::open_medium(assembly, Arc::new(Medium::new(geometry)))
     }
@@ -73,17 +102,23 @@ impl Disk {
     /// Opens a disk on what another one left on its medium, with any assembly.
     ///
     /// # Errors
-    /// A number of the geometry that cannot be.
-    pub fn open_medium(assembly: Assembly, medium: Arc<Medium>) -> Result<Self, GeometryError> {
+    /// A number of the geometry that cannot be, or a file that cannot be read.
+    pub fn open_medium(assembly: Assembly, medium: Arc<Medium>) -> Result<Self, OpenError> {
         medium.geometry().check(assembly)?;
-        Ok(Self::open_unchecked(assembly, medium))
+        Self::open_unchecked(assembly, medium)
     }
 
     /// The same without a look at the geometry: where too little is kept from the user, the device becomes full.
-    pub fn open_unchecked(assembly: Assembly, medium: Arc<Medium>) -> Self {
-        medium.power_on();
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn open_unchecked(assembly: Assembly, medium: Arc<Medium>) -> Result<Self, OpenError> {
+        medium.power_on().map_err(OpenError::File)?;
         let (shared, mut ends) = Shared::new(assembly, medium);
-        recover(&shared).expect("the power was switched on");
+        if recover(&shared).is_err() {
+            let error = shared.medium.failure().and_then(std::io::Error::raw_os_error);
+            return Err(OpenError::File(std::io::Error::from_raw_os_error(error.unwrap_or(libc::EIO))));
+        }
         let shared = Arc::new(shared);
         let mut threads = Vec::new();
         let mut start = |name: String, work: Box<dyn FnOnce(&Shared) + Send>| {
@@ -98,7 +133,7 @@ impl Disk {
             start(format!("writer {ring}"), Box::new(move |shared| Writer::new(shared, ring, end).run()));
         }
         let handles = ends.into_iter().enumerate().rev().collect();
-        Self { shared, threads, handles: Arc::new(SpinLock::new(handles)) }
+        Ok(Self { shared, threads, handles: Arc::new(SpinLock::new(handles)) })
     }
 
     /// A handle for a thread; `None` if all are given out. The n-th one that is open belongs to CPU n.
@@ -110,6 +145,7 @@ impl Disk {
             number,
             ring,
             end: Some(end),
+            queue: self.shared.medium.queue(READS_MAX),
             turn: 0,
             laps: Laps::new(),
             handles: self.handles.clone(),
@@ -189,6 +225,7 @@ pub struct Handle {
     ring: usize,
     /// It is there until the handle is dropped.
     end: Option<Worker>,
+    queue: Option<Queue<'static>>,
     turn: usize,
     laps: Laps,
     handles: Arc<SpinLock<Vec<(usize, Worker)>>>,
@@ -213,8 +250,11 @@ impl Ticket {
     /// # Errors
     /// The power was lost before.
     pub fn wait(self) -> Result<(), Fault> {
-        let is_answered = self.waits.is_none_or(|(shared, pending)| pending.wait(|| shared.goes_on()));
-        if is_answered { Ok(()) } else { Err(Fault::PowerLost) }
+        let Some((shared, pending)) = self.waits else { return Ok(()) };
+        if !pending.wait(|| shared.goes_on()) {
+            return Err(shared.fault());
+        }
+        shared.medium.sync().map_err(|_| shared.fault())
     }
 }
 
@@ -344,7 +384,7 @@ impl Handle {
                 break found;
             }
             if !shared.goes_on() {
-                return Err(Fault::PowerLost);
+                return Err(shared.fault());
             }
             self.turn += 1;
             self.counters().busy_rings.add(1);
@@ -382,7 +422,7 @@ impl Handle {
         let mut backoff = Backoff::default();
         loop {
             if !shared.goes_on() {
-                return Err(Fault::PowerLost);
+                return Err(shared.fault());
             }
             shared.user_writes();
             if !shared.has_room() {
@@ -421,34 +461,55 @@ impl Handle {
     pub fn read(&mut self, lpn: Lpn, units: &mut [Unit]) -> Result<(), Fault> {
         self.check(lpn, units.len() as u64)?;
         self.counters().reads.add(1);
-        for (at, unit) in (0..).zip(units) {
-            self.read_unit(Lpn(lpn.0 + at), unit)?;
+        for (part, units) in (0..).zip(units.chunks_mut(READS_MAX)) {
+            self.read_part(Lpn(lpn.0 + part * READS_MAX as u64), units)?;
         }
         Ok(())
     }
 
-    fn read_unit(&mut self, lpn: Lpn, unit: &mut Unit) -> Result<(), Fault> {
-        let shared = &*self.shared;
+    fn read_part(&mut self, lpn: Lpn, units: &mut [Unit]) -> Result<(), Fault> {
+        let Self { shared, number, end, queue, laps, .. } = self;
+        let shared = &**shared;
         if shared.medium.is_off() {
-            return Err(Fault::PowerLost);
+            return Err(shared.fault());
         }
-        self.laps.begin();
-        let found = shared.versions.find(lpn, unit, &shared.lines);
-        self.laps.end(Lap::Find);
-        match found {
-            Found::Zeros => *unit = [0; WORDS],
-            Found::Copied => self.counters().ring_hits.add(1),
-            Found::Place(ppa) => {
-                let end = self.end.as_mut().expect("it is there until the drop");
-                let item = shared.item(end);
-                item.list.set_word(0, ppa.0);
-                let result = shared.medium.read(ppa, unit);
-                end.give(item);
-                shared.lines.release(ppa);
-                self.laps.end(Lap::Device);
-                result?;
+        let end = end.as_mut().expect("it is there until the drop");
+        // Units of a file, whose lines are held.
+        let mut on_file: Vec<(usize, Ppa, Lease<'_>)> = Vec::new();
+        let mut result = Ok(());
+        for (at, unit) in units.iter_mut().enumerate() {
+            laps.begin();
+            let found = shared.versions.find(Lpn(lpn.0 + at as u64), unit, &shared.lines);
+            laps.end(Lap::Find);
+            match found {
+                Found::Zeros => *unit = [0; WORDS],
+                Found::Copied => shared.counters[*number].ring_hits.add(1),
+                Found::Place(ppa) => {
+                    let item = shared.item(end);
+                    item.list.set_word(0, ppa.0);
+                    match shared.medium.read_memory(ppa, unit) {
+                        Ok(false) => {
+                            on_file.push((at, ppa, item));
+                            continue;
+                        }
+                        read => result = result.and(read.map(|_| ())),
+                    }
+                    end.give(item);
+                    shared.lines.release(ppa);
+                    laps.end(Lap::Device);
+                }
             }
         }
-        Ok(())
+        if !on_file.is_empty() {
+            let reads = on_file.iter().map(|(_, ppa, item)| (*ppa, &item.buffer));
+            result = result.and(shared.medium.read(queue, reads));
+            for (at, ppa, item) in on_file {
+                item.buffer.read(&mut units[at]);
+                end.give(item);
+                shared.lines.release(ppa);
+            }
+            laps.end(Lap::Device);
+        }
+        result.map_err(|_| shared.fault())
     }
 }

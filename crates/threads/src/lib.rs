@@ -3,7 +3,8 @@
 //! Place: beside `host/src/ftl`, which is the same FTL as a state machine in virtual time. Words of the map and formulas of the
 //! limiters are those of `flashweir-ftl` in both.
 //!
-//! Unsafe code is in [`spin`] alone: contents that threads share are atomic words ([`content`]).
+//! Unsafe code is in [`spin`] and `queue` alone: contents that threads share are atomic words ([`content`]), and the kernel reads and writes
+//! them too.
 
 // Models have parts of it.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
@@ -14,6 +15,8 @@ mod collector;
 pub mod content;
 #[cfg(not(loom))]
 pub mod disk;
+#[cfg(not(loom))]
+mod file;
 mod hold;
 pub mod limiter;
 #[cfg(not(loom))]
@@ -31,6 +34,8 @@ mod pending;
 mod planted;
 pub mod pool;
 #[cfg(not(loom))]
+mod queue;
+#[cfg(not(loom))]
 mod recovery;
 mod ring;
 #[cfg(not(loom))]
@@ -43,7 +48,7 @@ mod writer;
 
 pub use assembly::{Assembly, Geometry, GeometryError, PBLK, QBLKE, STEPS};
 #[cfg(not(loom))]
-pub use disk::{Disk, Fault, Handle, Ticket};
+pub use disk::{Disk, Fault, Handle, OpenError, Ticket};
 #[cfg(all(feature = "measure", not(loom)))]
 pub use measure::LAPS;
 #[cfg(not(loom))]

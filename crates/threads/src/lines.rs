@@ -253,9 +253,7 @@ impl Lines {
         if !self.line(line).holds.close(|| !self.medium.is_off()) {
             return Err(PowerLost);
         }
-        for block in self.blocks(line) {
-            self.medium.erase(block)?;
-        }
+        self.medium.erase(self.blocks(line))?;
         self.add_free(line);
         Ok(())
     }

@@ -1,16 +1,23 @@
-//! A medium in memory: what is left after the power was cut.
+//! The medium, in memory or in a file: what is left after the power was cut.
 //!
-//! Programs of a block take place in the order of its pages, erases when nothing else is under way. A unit counts as written when its
-//! out-of-band record is there, which is the last thing that a program puts down; a program that loses its power leaves some units.
+//! In memory programs of a block take place in the order of its pages, erases when nothing else is under way. A unit counts as written
+//! when its out-of-band record is there, which is the last thing that a program puts down; a program that loses its power leaves some
+//! units. In a file a program is there as a whole or not at all; [`crate::file`] says how. Out-of-band records are in memory in
+//! either case, 16 bytes a unit.
 //!
-//! Deliberately absent: time. A program takes as long as a copy.
+//! Deliberately absent: time in memory. A program takes as long as a copy.
 
-use crate::assembly::Geometry;
+use crate::assembly::{Geometry, GeometryError};
 use crate::content::{Content, Unit};
+use crate::file::{Found, Store};
+use crate::queue::Queue;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Backoff, Ordering};
 use flashweir_core::{Lpn, Ppa};
+use std::io;
+use std::path::Path;
+use std::sync::OnceLock;
 
-/// The power is off.
+/// The power is off, or the device has failed: see [`Medium::failure`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PowerLost;
 
@@ -51,35 +58,97 @@ struct Record {
     seq: AtomicU64,
 }
 
+/// Where contents are.
+#[derive(Debug)]
+enum Place {
+    Memory(Box<[Content]>),
+    File(Store),
+}
+
+/// Whether a program is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begun {
+    /// It is.
+    Ended,
+    /// It is on its way, under a number in the order of all.
+    UnderWay(u64),
+}
+
 /// The medium.
 #[derive(Debug)]
 pub struct Medium {
     geometry: Geometry,
-    units: Box<[Content]>,
+    place: Place,
     records: Box<[Record]>,
     /// Next program of each block.
     next: Box<[AtomicU32]>,
-    /// Number of the opening of each block's line, which its first program records.
+    /// Number of the opening of each block's line, which its programs record.
     openings: Box<[AtomicU64]>,
     is_off: AtomicBool,
+    failure: OnceLock<io::Error>,
 }
 
 impl Medium {
-    /// An erased medium.
+    /// An erased medium in memory.
     pub fn new(geometry: Geometry) -> Self {
-        let units = geometry.physical_units();
+        let units = (0..geometry.physical_units()).map(|_| Content::default());
+        Self::of(geometry, Place::Memory(units.collect()))
+    }
+
+    /// An erased medium in a new file, which gets all of its room at once where the file system can do that. `volume` is a number that no
+    /// other volume has.
+    ///
+    /// # Errors
+    /// The file is there already, or the system's reason.
+    pub fn create(path: &Path, geometry: Geometry, volume: u64) -> io::Result<Self> {
+        geometry
+            .check_numbers()
+            .map_err(|GeometryError(what)| io::Error::new(io::ErrorKind::InvalidInput, what))?;
+        Ok(Self::of(geometry, Place::File(Store::create(path, geometry, volume)?)))
+    }
+
+    /// The medium in a file, for so many CPUs and handles.
+    ///
+    /// # Errors
+    /// It has no volume, or the system's reason.
+    pub fn open(path: &Path, cpus: u32, workers: u32) -> io::Result<Self> {
+        let store = Store::open(path, (cpus, workers))?;
+        Ok(Self::of(*store.geometry(), Place::File(store)))
+    }
+
+    fn of(geometry: Geometry, place: Place) -> Self {
         Self {
             geometry,
-            units: (0..units).map(|_| Content::default()).collect(),
-            records: (0..units).map(|_| Record::default()).collect(),
+            place,
+            records: (0..geometry.physical_units()).map(|_| Record::default()).collect(),
             next: (0..geometry.blocks()).map(|_| AtomicU32::new(0)).collect(),
             openings: (0..geometry.blocks()).map(|_| AtomicU64::new(0)).collect(),
             is_off: AtomicBool::new(false),
+            failure: OnceLock::new(),
         }
     }
 
-    pub(crate) fn geometry(&self) -> &Geometry {
+    /// Shape of the device.
+    pub fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    /// Why the device works no more, if it has failed.
+    pub fn failure(&self) -> Option<&io::Error> {
+        self.failure.get()
+    }
+
+    /// A thread's queue for so many operations at a time; memory needs none.
+    pub(crate) fn queue<'a>(&self, depth: usize) -> Option<Queue<'a>> {
+        match &self.place {
+            Place::Memory(_) => None,
+            Place::File(store) => Some(Queue::new(store.file.clone(), depth)),
+        }
+    }
+
+    /// Whether operations go through io_uring; `None` in memory.
+    pub fn is_uring(&self) -> Option<bool> {
+        self.queue(1).map(|queue| queue.is_uring())
     }
 
     /// Cuts the power: every operation that is not over fails.
@@ -87,13 +156,35 @@ impl Medium {
         self.is_off.store(true, Ordering::SeqCst);
     }
 
-    /// Nothing is under way any more.
-    pub(crate) fn power_on(&self) {
+    /// Nothing is under way any more; a file is read.
+    pub(crate) fn power_on(&self) -> io::Result<()> {
         self.is_off.store(false, Ordering::SeqCst);
+        let Place::File(store) = &self.place else { return Ok(()) };
+        for record in &self.records {
+            record.owner.store(0, Ordering::Relaxed);
+        }
+        store.load(|Found { block, program, opening, list }| {
+            self.openings[block as usize].store(opening, Ordering::Relaxed);
+            self.set_records(self.ppa(block, program), &list);
+        })?;
+        for block in 0..self.geometry.blocks() {
+            self.next[block as usize].store(0, Ordering::Relaxed);
+            self.openings[block as usize].fetch_max(store.void(block), Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     pub(crate) fn is_off(&self) -> bool {
         self.is_off.load(Ordering::Acquire)
+    }
+
+    /// The first error of the system is a power cut.
+    fn checked<T>(&self, result: io::Result<T>) -> Result<T, PowerLost> {
+        result.map_err(|error| {
+            let _ = self.failure.set(error);
+            self.power_off();
+            PowerLost
+        })
     }
 
     fn power(&self) -> Result<(), PowerLost> {
@@ -110,52 +201,146 @@ impl Medium {
         (ppa.0 / self.geometry.block_units()) as u32
     }
 
+    fn program_of(&self, ppa: Ppa) -> u32 {
+        (ppa.0 % self.geometry.block_units()) as u32 / self.geometry.units_per_program
+    }
+
     /// Programs the units from `ppa` on, after all earlier programs of the block. `list` has owner and number of each unit; `content`
-    /// has the content, if there is one; `opening` is the number of the line's opening.
+    /// has the content, if there is one; `opening` is the number of the line's opening. In a file it is only begun, and
+    /// [`Self::completed`] says when it is over.
     pub(crate) fn program<'a>(
-        &self,
+        &'a self,
+        queue: &mut Option<Queue<'a>>,
+        tag: u64,
         ppa: Ppa,
-        list: &Content,
+        list: &'a Content,
         opening: u64,
         content: impl Fn(u32) -> Option<&'a Content>,
-    ) -> Result<(), PowerLost> {
-        let block = self.block_of(ppa);
-        let program = (ppa.0 % self.geometry.block_units()) as u32 / self.geometry.units_per_program;
-        let next = &self.next[block as usize];
-        let mut backoff = Backoff::default();
-        while next.load(Ordering::Acquire) != program {
-            self.power()?;
-            backoff.wait();
-        }
+    ) -> Result<Begun, PowerLost> {
+        let (block, program) = (self.block_of(ppa), self.program_of(ppa));
         self.power()?;
-        self.openings[block as usize].store(opening, Ordering::Release);
-        for at in 0..self.geometry.units_per_program {
-            self.power()?;
-            let unit = (ppa.0 + u64::from(at)) as usize;
-            let record = &self.records[unit];
-            assert_eq!(record.owner.load(Ordering::Relaxed), 0, "unit {unit} is programmed twice");
-            if let Some(content) = content(at) {
-                self.units[unit].copy(content);
+        match (&self.place, queue) {
+            (Place::Memory(units), _) => {
+                let next = &self.next[block as usize];
+                let mut backoff = Backoff::default();
+                while next.load(Ordering::Acquire) != program {
+                    self.power()?;
+                    backoff.wait();
+                }
+                self.openings[block as usize].store(opening, Ordering::Release);
+                for at in 0..self.geometry.units_per_program {
+                    self.power()?;
+                    if let Some(content) = content(at) {
+                        units[(ppa.0 + u64::from(at)) as usize].copy(content);
+                    }
+                    self.set_record(ppa, at, list);
+                }
+                next.store(program + 1, Ordering::Release);
+                Ok(Begun::Ended)
             }
-            record.seq.store(list.word(2 * at as usize + 1), Ordering::Relaxed);
-            record.owner.store(list.word(2 * at as usize), Ordering::Release);
+            (Place::File(store), Some(queue)) => {
+                self.openings[block as usize].store(opening, Ordering::Release);
+                Ok(Begun::UnderWay(store.program(queue, tag, (block, program), list, opening, content)))
+            }
+            (Place::File(_), None) => unreachable!("a file has queues"),
         }
-        next.store(program + 1, Ordering::Release);
-        Ok(())
     }
 
-    /// Copies a unit. What is read is what was programmed if the line is held.
-    pub(crate) fn read(&self, ppa: Ppa, unit: &mut Unit) -> Result<(), PowerLost> {
-        self.power()?;
-        self.units[ppa.0 as usize].read(unit);
-        Ok(())
+    /// The tags of programs that have ended; with `wait` at least one, if any is under way.
+    pub(crate) fn completed(
+        &self,
+        queue: &mut Queue<'_>,
+        wait: bool,
+        mut each: impl FnMut(u64),
+    ) -> Result<(), PowerLost> {
+        let mut result = Ok(());
+        queue.completed(wait, |tag, ended| match self.checked(ended) {
+            Ok(()) => each(tag),
+            Err(lost) => result = Err(lost),
+        });
+        result
     }
 
-    /// The same into a buffer.
-    pub(crate) fn read_to(&self, ppa: Ppa, buffer: &Content) -> Result<(), PowerLost> {
+    /// A program in a file has ended.
+    pub(crate) fn ended(&self, number: u64, ppa: Ppa, list: &Content) {
+        if let Place::File(store) = &self.place {
+            self.set_records(ppa, list);
+            store.ended(number);
+        }
+    }
+
+    fn set_records(&self, ppa: Ppa, list: &Content) {
+        for at in 0..self.geometry.units_per_program {
+            self.set_record(ppa, at, list);
+        }
+    }
+
+    fn set_record(&self, ppa: Ppa, at: u32, list: &Content) {
+        let unit = ppa.0 + u64::from(at);
+        let record = &self.records[unit as usize];
+        assert_eq!(record.owner.load(Ordering::Relaxed), 0, "unit {unit} is programmed twice");
+        record.seq.store(list.word(2 * at as usize + 1), Ordering::Relaxed);
+        record.owner.store(list.word(2 * at as usize), Ordering::Release);
+    }
+
+    /// Copies units of held lines, each into a buffer.
+    pub(crate) fn read<'a>(
+        &self,
+        queue: &mut Option<Queue<'_>>,
+        reads: impl Iterator<Item = (Ppa, &'a Content)>,
+    ) -> Result<(), PowerLost> {
         self.power()?;
-        buffer.copy(&self.units[ppa.0 as usize]);
-        Ok(())
+        match (&self.place, queue) {
+            (Place::Memory(units), _) => {
+                reads.for_each(|(ppa, buffer)| buffer.copy(&units[ppa.0 as usize]));
+                Ok(())
+            }
+            (Place::File(store), Some(queue)) => {
+                let offset = |ppa: Ppa| {
+                    let unit = (ppa.0 % u64::from(self.geometry.units_per_program)) as u32;
+                    store.offset_of((self.block_of(ppa), self.program_of(ppa)), unit)
+                };
+                self.checked(queue.read_all(reads.map(|(ppa, buffer)| (offset(ppa), buffer))))
+            }
+            (Place::File(_), None) => unreachable!("a file has queues"),
+        }
+    }
+
+    /// Copies a unit of a held line, if the medium is in memory.
+    pub(crate) fn read_memory(&self, ppa: Ppa, unit: &mut Unit) -> Result<bool, PowerLost> {
+        self.power()?;
+        let Place::Memory(units) = &self.place else { return Ok(false) };
+        units[ppa.0 as usize].read(unit);
+        Ok(true)
+    }
+
+    /// Makes durable what was programmed. In memory it is.
+    pub(crate) fn sync(&self) -> Result<(), PowerLost> {
+        self.power()?;
+        match &self.place {
+            Place::Memory(_) => Ok(()),
+            Place::File(store) => self.checked(store.sync()),
+        }
+    }
+
+    /// Takes back units of programs that are not durable, as a power cut may: those for which `lose` says so. For tests, of a medium
+    /// that [`Self::keeps_before`].
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn lose(&self, lose: impl FnMut() -> bool) -> io::Result<()> {
+        match &self.place {
+            Place::Memory(_) => Ok(()),
+            Place::File(store) => store.lose(lose),
+        }
+    }
+
+    /// Keeps what is overwritten until the program is durable, for [`Self::lose`].
+    pub fn keeps_before(mut self) -> Self {
+        if let Place::File(store) = &mut self.place {
+            store.keeps_before();
+        }
+        self
     }
 
     /// Owner and number of a unit, if it was written.
@@ -170,6 +355,11 @@ impl Medium {
         self.openings[self.block_of(ppa) as usize].load(Ordering::Acquire)
     }
 
+    /// The largest number of an opening.
+    pub(crate) fn last_opening(&self) -> u64 {
+        self.openings.iter().map(|opening| opening.load(Ordering::Acquire)).max().unwrap_or(0)
+    }
+
     /// Whether a block takes programs from the first one on.
     pub(crate) fn is_erased(&self, block: u32) -> bool {
         let mut units = (0..self.geometry.block_units()).map(|at| self.ppa(block, 0).0 + at);
@@ -177,14 +367,183 @@ impl Medium {
             && units.all(|unit| self.record(Ppa(unit)).is_none())
     }
 
-    /// Erases a block.
-    pub(crate) fn erase(&self, block: u32) -> Result<(), PowerLost> {
-        let first = self.ppa(block, 0).0;
-        for unit in first..first + self.geometry.block_units() {
+    /// Erases blocks.
+    pub(crate) fn erase(&self, blocks: impl Iterator<Item = u32>) -> Result<(), PowerLost> {
+        let blocks: Vec<u32> = blocks.collect();
+        if let Place::File(store) = &self.place {
             self.power()?;
-            self.records[unit as usize].owner.store(0, Ordering::Release);
+            let opening = |&block: &u32| (block, self.openings[block as usize].load(Ordering::Acquire));
+            self.checked(store.erase(&blocks.iter().map(opening).collect::<Vec<_>>()))?;
         }
-        self.next[block as usize].store(0, Ordering::Release);
+        for block in blocks {
+            let first = self.ppa(block, 0).0;
+            for unit in first..first + self.geometry.block_units() {
+                self.power()?;
+                self.records[unit as usize].owner.store(0, Ordering::Release);
+            }
+            self.next[block as usize].store(0, Ordering::Release);
+        }
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(any(loom, miri))))]
+mod tests {
+    use super::*;
+
+    const TINY: Geometry = Geometry {
+        channels: 1,
+        dies_per_channel: 2,
+        blocks_per_die: 3,
+        programs_per_block: 2,
+        units_per_program: 2,
+        user_units: 4,
+        cpus: 1,
+        workers: 1,
+    };
+
+    /// A medium in a file that goes with it.
+    struct InFile {
+        path: std::path::PathBuf,
+        medium: Medium,
+    }
+
+    impl InFile {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("weir-threads-{name}-{}", std::process::id()));
+            let _ = std::fs::remove_file(&path);
+            let medium = Medium::create(&path, TINY, 5).unwrap().keeps_before();
+            medium.power_on().unwrap();
+            Self { path, medium }
+        }
+
+        /// Programs two units of which every word is `number`.
+        fn program(&self, block: u32, program: u32, opening: u64, number: u64) {
+            let (list, content) = (Content::default(), Content::default());
+            let mut queue = self.medium.queue(1);
+            content.write(&[number; crate::content::WORDS]);
+            for at in 0..2 {
+                list.set_word(2 * at, Owner::Unit(Lpn(number)).pack());
+                list.set_word(2 * at + 1, number);
+            }
+            let ppa = self.medium.ppa(block, program);
+            let begun = self.medium.program(&mut queue, 3, ppa, &list, opening, |_| Some(&content)).unwrap();
+            let Begun::UnderWay(number) = begun else { panic!("{begun:?}") };
+            let mut tags = Vec::new();
+            self.medium.completed(queue.as_mut().unwrap(), true, |tag| tags.push(tag)).unwrap();
+            assert_eq!(tags, [3]);
+            self.medium.ended(number, ppa, &list);
+        }
+
+        /// After a power cut that takes everything it may.
+        fn cut(mut self) -> Self {
+            self.medium.lose(|| true).unwrap();
+            self.medium = Medium::open(&self.path, 1, 1).unwrap().keeps_before();
+            self.medium.power_on().unwrap();
+            self
+        }
+
+        fn record(&self, block: u32, program: u32) -> Option<(Owner, u64)> {
+            self.medium.record(self.medium.ppa(block, program))
+        }
+    }
+
+    impl Drop for InFile {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+
+    #[test]
+    fn what_is_synced_stays_and_what_is_not_may_go() {
+        let file = InFile::new("synced");
+        file.program(0, 0, 1, 11);
+        file.medium.sync().unwrap();
+        file.program(0, 1, 1, 12);
+        let file = file.cut();
+        assert_eq!(file.record(0, 0), Some((Owner::Unit(Lpn(11)), 11)));
+        assert_eq!(file.record(0, 1), None);
+        let buffer = Content::default();
+        let mut queue = file.medium.queue(1);
+        file.medium.read(&mut queue, [(Ppa(1), &buffer)].into_iter()).unwrap();
+        assert_eq!(buffer.word(100), 11);
+    }
+
+    /// A copy is durable before its original is destroyed.
+    #[test]
+    fn an_erase_makes_earlier_programs_durable() {
+        let file = InFile::new("erase");
+        file.program(0, 0, 1, 11);
+        file.medium.sync().unwrap();
+        file.program(1, 0, 2, 11);
+        file.medium.erase([0].into_iter()).unwrap();
+        assert_eq!(file.record(0, 0), None);
+        let file = file.cut();
+        assert_eq!(file.record(0, 0), None);
+        assert_eq!(file.record(1, 0), Some((Owner::Unit(Lpn(11)), 11)));
+    }
+
+    /// Numbers of openings rise over the loss of all programs of the last one.
+    #[test]
+    fn openings_go_on_above_those_that_were_erased() {
+        let file = InFile::new("openings");
+        file.program(0, 0, 8, 11);
+        file.medium.sync().unwrap();
+        file.medium.erase([0].into_iter()).unwrap();
+        let file = file.cut();
+        assert_eq!(file.medium.last_opening(), 8);
+        file.program(0, 0, 9, 12);
+        file.medium.sync().unwrap();
+        assert_eq!(file.cut().record(0, 0), Some((Owner::Unit(Lpn(12)), 12)));
+    }
+
+    /// A program is there as a whole or not at all, whichever of its units a power cut leaves; and for good.
+    #[test]
+    fn a_torn_program_is_none_for_ever() {
+        for lost in 0..3 {
+            let mut file = InFile::new(&format!("torn-{lost}"));
+            file.program(0, 0, 1, 11);
+            let mut at = 0..;
+            file.medium.lose(|| at.next() == Some(lost)).unwrap();
+            for _ in 0..2 {
+                file.medium = Medium::open(&file.path, 1, 1).unwrap();
+                file.medium.power_on().unwrap();
+                assert_eq!(file.record(0, 0), None, "without part {lost}");
+                // Its record says that smaller numbers are durable.
+                file.program(1, 0, 1, 12);
+                file.medium.sync().unwrap();
+                file.program(1, 1, 1, 13);
+                file.medium.sync().unwrap();
+                file.medium.erase([1].into_iter()).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_device_that_fails_is_off() {
+        let file = InFile::new("fails");
+        file.program(0, 0, 1, 11);
+        std::fs::File::options().write(true).open(&file.path).unwrap().set_len(4096).unwrap();
+        let mut queue = file.medium.queue(1);
+        let read = file.medium.read(&mut queue, [(Ppa(0), &Content::default())].into_iter());
+        assert_eq!(read, Err(PowerLost));
+        assert!(file.medium.failure().is_some() && file.medium.is_off());
+        assert_eq!(file.medium.sync(), Err(PowerLost));
+    }
+
+    #[test]
+    fn what_is_no_volume_is_refused() {
+        let file = InFile::new("refused");
+        let text = |path: &Path| Medium::open(path, 1, 1).unwrap_err().to_string();
+        let again = Medium::create(&file.path, TINY, 5).unwrap_err();
+        assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
+        let options = std::fs::File::options().write(true).clone();
+        options.open(&file.path).unwrap().set_len(20_000).unwrap();
+        let wanted = Store::bytes(&TINY);
+        assert_eq!(text(&file.path), format!("20000 bytes long, expected {wanted}"));
+        std::fs::write(&file.path, [7; 8192]).unwrap();
+        assert_eq!(text(&file.path), "no volume of threads: its first 4 KiB are something else");
+        std::fs::write(&file.path, "short").unwrap();
+        assert_eq!(text(&file.path), "too short for a volume of threads");
     }
 }

@@ -85,11 +85,18 @@ pub struct Lease<'a> {
     item: u32,
 }
 
+impl<'a> Lease<'a> {
+    /// The item, which stays in the pool's memory.
+    pub(crate) fn get(&self) -> &'a Item {
+        &self.pool.slabs[self.slab as usize].items[self.item as usize]
+    }
+}
+
 impl std::ops::Deref for Lease<'_> {
     type Target = Item;
 
     fn deref(&self) -> &Item {
-        &self.pool.slabs[self.slab as usize].items[self.item as usize]
+        self.get()
     }
 }
 

@@ -16,13 +16,12 @@ use flashweir_ftl::host_word::Word;
 /// Builds map and lines.
 pub(crate) fn recover(shared: &Shared) -> Result<(), PowerLost> {
     let mut best: Vec<(u64, u64, Word)> = vec![(0, 0, Word::Empty); shared.geometry.user_units as usize];
-    let (mut newest, mut last_opening, mut reads) = (0, 0, 0);
+    let (mut newest, mut reads) = (0, 0);
     for ppa in (0..shared.geometry.physical_units()).map(Ppa) {
         let Some((owner, seq)) = shared.medium.record(ppa) else { continue };
         reads += 1;
         newest = newest.max(seq);
         let opening = shared.medium.opening(ppa);
-        last_opening = last_opening.max(opening);
         let (lpn, word) = match owner {
             Owner::Unit(lpn) => (lpn, Word::Place(ppa)),
             Owner::Trim(lpn) => (lpn, Word::Trimmed(ppa)),
@@ -41,7 +40,7 @@ pub(crate) fn recover(shared: &Shared) -> Result<(), PowerLost> {
         }
     }
     shared.versions.set_next_seq(newest + 1);
-    shared.lines.set_next_opening(last_opening + 1);
+    shared.lines.set_next_opening(shared.medium.last_opening() + 1);
     for line in shared.lines.empty() {
         shared.lines.erase(line)?;
     }

@@ -1,6 +1,7 @@
 //! What all threads of an FTL share: parts, limits, and how they wake each other.
 
 use crate::assembly::{Assembly, Geometry};
+use crate::disk::Fault;
 use crate::limiter::{SharedScores, SharedWindows};
 use crate::lines::{Lines, Program};
 use crate::map::AtomicMap;
@@ -137,6 +138,14 @@ impl Shared {
     /// Whether threads go on: the power is on, and nobody closes the FTL.
     pub(crate) fn goes_on(&self) -> bool {
         !self.medium.is_off() && !self.is_ending.load(Ordering::Acquire)
+    }
+
+    /// Why nothing goes on.
+    pub(crate) fn fault(&self) -> Fault {
+        match self.medium.failure() {
+            Some(error) => Fault::Device(error.raw_os_error().unwrap_or(libc::EIO)),
+            None => Fault::PowerLost,
+        }
     }
 
     /// Has all threads end.

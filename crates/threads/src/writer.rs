@@ -1,15 +1,22 @@
 //! The writer of a ring: programs what producers have marked (open-channel §1.5, open-channel §4.3).
 //!
+//! In memory a program is over when it is begun. Above a file several are under way, and what is over first waits for those before it.
+//!
 //! Invariant: `sync` passes an entry after its program, and after the map's old place of it is invalid.
 
 use crate::lines::Program;
-use crate::medium::{Owner, PowerLost};
-use crate::pool::Worker;
+use crate::medium::{Begun, Owner, PowerLost};
+use crate::pool::{Lease, Worker};
+use crate::queue::Queue;
 use crate::ring::{flags, state};
 use crate::shared::{Limiter, Shared};
 use crate::sync::{Backoff, Ordering};
 use flashweir_core::{Lpn, Ppa};
+use std::collections::VecDeque;
 use std::time::Duration;
+
+/// Programs of a ring that are under way at most: four more than Linux's pblk has on a die.
+const UNDER_WAY_MAX: usize = 12;
 
 /// Between two looks at a ring that nobody forces.
 const KICK: Duration = Duration::from_millis(10);
@@ -17,22 +24,48 @@ const KICK: Duration = Duration::from_millis(10);
 /// Kicks after which a program is filled up with padding.
 const KICKS_UNTIL_PAD: u32 = 200;
 
+/// A step of the ring, from the end of the one before it.
+#[derive(Debug)]
+struct Step<'a> {
+    /// Position behind its entries.
+    end: u64,
+    /// Entries of its program; the others were dropped.
+    entries: Vec<u64>,
+    program: Option<(Program, Lease<'a>)>,
+    begun: Begun,
+}
+
 /// The thread.
 #[derive(Debug)]
 pub(crate) struct Writer<'a> {
     shared: &'a Shared,
     ring: usize,
     end: Worker,
+    queue: Option<Queue<'a>>,
     /// Next position to be written.
     subm: u64,
     /// Entries of the next program.
     entries: Vec<u64>,
+    /// Steps in their order, and the number of the first.
+    under_way: VecDeque<Step<'a>>,
+    first: u64,
     kicks: u32,
 }
 
 impl<'a> Writer<'a> {
     pub(crate) fn new(shared: &'a Shared, ring: usize, end: Worker) -> Self {
-        Self { shared, ring, end, subm: 0, entries: Vec::new(), kicks: 0 }
+        let queue = shared.medium.queue(UNDER_WAY_MAX);
+        Self {
+            shared,
+            ring,
+            end,
+            queue,
+            subm: 0,
+            entries: Vec::new(),
+            under_way: VecDeque::new(),
+            first: 0,
+            kicks: 0,
+        }
     }
 
     /// Works until the FTL ends.
@@ -40,7 +73,7 @@ impl<'a> Writer<'a> {
         self.shared.writers[self.ring].is_me();
         let mut backoff = Backoff::default();
         while self.shared.goes_on() {
-            let Ok(is_at_work) = self.step() else { return };
+            let Ok(is_at_work) = self.turn() else { return };
             if is_at_work {
                 backoff = Backoff::default();
             } else if self.is_forced() {
@@ -50,6 +83,29 @@ impl<'a> Writer<'a> {
                 self.sleep();
             }
         }
+    }
+
+    /// Begins the next program, or waits for one that is under way; returns whether there was something to do.
+    fn turn(&mut self) -> Result<bool, PowerLost> {
+        let has_begun = self.under_way.len() < UNDER_WAY_MAX && self.step()?;
+        if self.under_way.is_empty() {
+            return Ok(has_begun);
+        }
+        if let Some(queue) = &mut self.queue {
+            let (first, under_way) = (self.first, &mut self.under_way);
+            self.shared.medium.completed(queue, !has_begun, |tag| {
+                let step = &mut under_way[(tag - first) as usize];
+                let (Some((program, item)), Begun::UnderWay(number)) = (&step.program, step.begun) else {
+                    unreachable!("a program that was begun")
+                };
+                self.shared.medium.ended(number, program.ppa, &item.get().list);
+                step.begun = Begun::Ended;
+            })?;
+        }
+        while let Some(step) = self.under_way.pop_front_if(|step| step.begun == Begun::Ended) {
+            self.end_step(step);
+        }
+        Ok(true)
     }
 
     fn is_forced(&self) -> bool {
@@ -90,42 +146,72 @@ impl<'a> Writer<'a> {
         {
             return Ok(false);
         }
+        let place = if self.entries.is_empty() { None } else { self.place()? };
+        if place.is_none() && !self.entries.is_empty() {
+            return Ok(false);
+        }
         self.kicks = 0;
-        if !self.entries.is_empty() {
-            self.program()?;
+        let mut step =
+            Step { end, entries: std::mem::take(&mut self.entries), program: None, begun: Begun::Ended };
+        if let Some(program) = place {
+            self.program(&mut step, program)?;
         }
-        if let Limiter::Windows(windows) = &self.shared.limiter {
-            let is_gc = |&at: &u64| ring.entry(at).flags.load(Ordering::Relaxed) & flags::GC != 0;
-            let gc = (self.subm..end).filter(is_gc).count() as u32;
-            windows.left((end - self.subm) as u32 - gc, gc);
-        }
-        ring.advance(end);
+        self.under_way.push_back(step);
         self.subm = end;
         Ok(true)
     }
 
-    fn place(&self) -> Result<Program, PowerLost> {
+    /// What a step has programmed is on the medium.
+    fn end_step(&mut self, step: Step<'a>) {
+        let shared = self.shared;
+        let ring = &shared.versions.rings[self.ring];
+        self.first += 1;
+        if let Some((program, item)) = step.program {
+            self.end.give(item);
+            for (at, &position) in (0..).zip(&step.entries) {
+                shared.versions.persisted(self.ring, position, Ppa(program.ppa.0 + at), &shared.lines);
+            }
+            shared.lines.ended(program);
+            let all = u64::from(shared.geometry.units_per_program);
+            let counters = shared.writer_counters(self.ring);
+            counters.programmed_units.add(all);
+            counters.padded_units.add(all - step.entries.len() as u64);
+        }
+        if let Limiter::Windows(windows) = &shared.limiter {
+            let begin = ring.sync.load(Ordering::Relaxed);
+            let is_gc = |&at: &u64| ring.entry(at).flags.load(Ordering::Relaxed) & flags::GC != 0;
+            let gc = (begin..step.end).filter(is_gc).count() as u32;
+            windows.left((step.end - begin) as u32 - gc, gc);
+        }
+        ring.advance(step.end);
+        self.entries = step.entries;
+    }
+
+    /// A place for a program. `None` if there is none before a program that is under way has ended: GC may wait for its copies in there.
+    fn place(&self) -> Result<Option<Program>, PowerLost> {
         let mut backoff = Backoff::default();
         loop {
             if let Some(program) = self.shared.next_program() {
-                return Ok(program);
+                return Ok(Some(program));
             }
             if !self.shared.goes_on() {
                 return Err(PowerLost);
             }
             self.shared.collector.wake();
+            if !self.under_way.is_empty() {
+                return Ok(None);
+            }
             backoff.wait();
         }
     }
 
-    fn program(&mut self) -> Result<(), PowerLost> {
+    fn program(&mut self, step: &mut Step<'a>, program: Program) -> Result<(), PowerLost> {
         let shared = self.shared;
         let ring = &shared.versions.rings[self.ring];
-        let program = self.place()?;
-        let item = shared.item(&mut self.end);
-        let all = shared.geometry.units_per_program as usize;
-        for at in 0..all {
-            let (owner, seq) = match self.entries.get(at) {
+        let lease = shared.item(&mut self.end);
+        let list = &lease.get().list;
+        for at in 0..shared.geometry.units_per_program as usize {
+            let (owner, seq) = match step.entries.get(at) {
                 None => (Owner::Pad, 0),
                 Some(&position) => {
                     let entry = ring.entry(position);
@@ -135,20 +221,15 @@ impl<'a> Writer<'a> {
                     (owner, entry.seq.load(Ordering::Relaxed))
                 }
             };
-            item.list.set_word(2 * at, owner.pack());
-            item.list.set_word(2 * at + 1, seq);
+            list.set_word(2 * at, owner.pack());
+            list.set_word(2 * at + 1, seq);
         }
-        let entries = &self.entries;
+        let entries = &step.entries;
         let content = |at: u32| entries.get(at as usize).map(|&position| &ring.entry(position).content);
-        shared.medium.program(program.ppa, &item.list, program.opening, content)?;
-        self.end.give(item);
-        for (at, &position) in (0..).zip(entries) {
-            shared.versions.persisted(self.ring, position, Ppa(program.ppa.0 + at), &shared.lines);
-        }
-        shared.lines.ended(program);
-        let counters = shared.writer_counters(self.ring);
-        counters.programmed_units.add(all as u64);
-        counters.padded_units.add((all - entries.len()) as u64);
+        let tag = self.first + self.under_way.len() as u64;
+        let medium = &shared.medium;
+        step.begun = medium.program(&mut self.queue, tag, program.ppa, list, program.opening, content)?;
+        step.program = Some((program, lease));
         Ok(())
     }
 }

@@ -1,0 +1,410 @@
+//! A medium in a file or on a block device, which stays when the process ends.
+//!
+//! ```text
+//! │ superblock │ openings that were erased, 8 bytes a block │ program │ program │ …      units of 4 KiB
+//!                                                           └─ units, record ─┘
+//! ```
+//!
+//! The record is the program's out-of-band area: owner and number of each unit, the opening of its line, the number of the program in the
+//! order of all, and checksums. Devices that are written in the place of erasing have old programs in erased blocks. Those do not count:
+//! their openings are not above the one that the second part has for the block.
+//!
+//! What is written is durable after a sync. Three things wait for one: a FLUSH or FUA request, an erase, since copies of what it
+//! destroys have to be durable, and the use of what was erased. Each record says which programs were durable when it was written, so that a
+//! recovery reads the contents of the others only, to see whether they are whole.
+//!
+//! Deliberately absent: any repair. The first operation that fails ends the medium's life in this process, as a power cut would.
+
+use crate::assembly::Geometry;
+use crate::content::{Content, UNIT_BYTES, WORDS};
+use crate::queue::Queue;
+use crate::sync::{Alone, Arc, AtomicU64, Mutex, Ordering};
+use rustix::fs::{FallocateFlags, OFlags};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// "Flashweir threads 1"; on a machine of the other byte order it is another number.
+const MAGIC: u64 = 0x31_5f_73_64_72_68_74_66;
+
+/// Words of a record, after two for each unit.
+mod record {
+    pub(super) const OPENING: usize = super::WORDS - 6;
+    /// Number of the program.
+    pub(super) const PROGRAM: usize = super::WORDS - 5;
+    /// Programs with a smaller number were durable.
+    pub(super) const DURABLE: usize = super::WORDS - 4;
+    /// The volume's number.
+    pub(super) const VOLUME: usize = super::WORDS - 3;
+    /// Checksum of the units.
+    pub(super) const UNITS: usize = super::WORDS - 2;
+    /// Checksum of the record.
+    pub(super) const RECORD: usize = super::WORDS - 1;
+}
+
+/// Programs that are not durable.
+#[derive(Debug, Default)]
+struct Programs {
+    next: u64,
+    under_way: BTreeSet<u64>,
+}
+
+/// What was written where, before it is durable: for tests, which take it back.
+type Before = Mutex<Vec<(u64, u64, Vec<u8>)>>;
+
+/// A file.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(crate) file: Arc<File>,
+    geometry: Geometry,
+    volume: u64,
+    /// Openings that are void, as the file has them.
+    void: Box<[Content]>,
+    programs: Mutex<Programs>,
+    /// Programs that have ended and erases.
+    changes: Alone<AtomicU64>,
+    /// How many of them are durable.
+    synced: Mutex<u64>,
+    /// Programs with a smaller number are durable.
+    durable: Alone<AtomicU64>,
+    before: Option<Before>,
+    padding: Content,
+}
+
+/// A program that a recovery has found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) block: u32,
+    pub(crate) program: u32,
+    pub(crate) opening: u64,
+    /// Owner and number of each unit.
+    pub(crate) list: Content,
+}
+
+fn invalid(what: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+fn checksum<'a>(units: impl Iterator<Item = &'a Content>) -> u64 {
+    u64::from(units.fold(0, |sum, unit| crc32c::crc32c_append(sum, &unit.bytes())))
+}
+
+/// What a volume keeps of its geometry. CPUs and workers are the process's.
+fn numbers(geometry: &Geometry) -> [u64; 6] {
+    [
+        geometry.channels.into(),
+        geometry.dies_per_channel.into(),
+        geometry.blocks_per_die.into(),
+        geometry.programs_per_block.into(),
+        geometry.units_per_program.into(),
+        geometry.user_units,
+    ]
+}
+
+/// Opens for direct input and output, or through the page cache where the file system has no other way.
+fn open(path: &Path, is_new: bool) -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true).write(true).create_new(is_new);
+    let direct = options.clone().custom_flags(OFlags::DIRECT.bits() as i32).open(path);
+    match direct {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            // Where the flag is refused, the file may have been made.
+            options.create_new(false).create(is_new).open(path)
+        }
+        other => other,
+    }
+}
+
+impl Store {
+    fn void_units(geometry: &Geometry) -> u64 {
+        u64::from(geometry.blocks()).div_ceil(WORDS as u64)
+    }
+
+    fn offset(&self, block: u32, program: u32) -> u64 {
+        let programs = u64::from(block) * u64::from(self.geometry.programs_per_block) + u64::from(program);
+        let before = 1 + Self::void_units(&self.geometry);
+        (before + programs * (u64::from(self.geometry.units_per_program) + 1)) * UNIT_BYTES as u64
+    }
+
+    /// Bytes of a volume.
+    pub(crate) fn bytes(geometry: &Geometry) -> u64 {
+        let programs = u64::from(geometry.blocks()) * u64::from(geometry.programs_per_block);
+        let units = programs * (u64::from(geometry.units_per_program) + 1);
+        (1 + Self::void_units(geometry) + units) * UNIT_BYTES as u64
+    }
+
+    fn of(file: File, geometry: Geometry, volume: u64) -> Self {
+        Self {
+            file: Arc::new(file),
+            geometry,
+            volume,
+            void: (0..Self::void_units(&geometry)).map(|_| Content::default()).collect(),
+            programs: Mutex::default(),
+            changes: Alone(AtomicU64::new(0)),
+            synced: Mutex::new(0),
+            durable: Alone(AtomicU64::new(0)),
+            before: None,
+            padding: Content::default(),
+        }
+    }
+
+    /// Makes a volume. The file gets all of its room at once, where the file system can do that.
+    ///
+    /// # Errors
+    /// The file is there already, or the system's reason.
+    pub(crate) fn create(path: &Path, geometry: Geometry, volume: u64) -> io::Result<Self> {
+        let file = open(path, true)?;
+        let bytes = Self::bytes(&geometry);
+        match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+            Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(bytes)?,
+            other => other?,
+        }
+        let store = Self::of(file, geometry, volume);
+        let superblock = Content::default();
+        superblock.set_word(0, MAGIC);
+        superblock.set_word(1, volume);
+        for (at, number) in (2..).zip(numbers(&geometry)) {
+            superblock.set_word(at, number);
+        }
+        superblock.set_word(WORDS - 1, checksum([&superblock].into_iter()));
+        let mut queue = Queue::new(store.file.clone(), 1);
+        queue.write_all(0, &[&superblock])?;
+        store.file.sync_all()?;
+        // The name is durable when its directory is.
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
+        Ok(store)
+    }
+
+    /// Opens a volume.
+    ///
+    /// # Errors
+    /// It is none, or the system's reason.
+    pub(crate) fn open(path: &Path, (cpus, workers): (u32, u32)) -> io::Result<Self> {
+        let file = open(path, false)?;
+        if file.metadata()?.len() < UNIT_BYTES as u64 {
+            return Err(invalid("too short for a volume of threads".into()));
+        }
+        let file = Arc::new(file);
+        let superblock = Content::default();
+        Queue::new(file.clone(), 1).read_all([(0, &superblock)].into_iter())?;
+        let sum = superblock.word(WORDS - 1);
+        superblock.set_word(WORDS - 1, 0);
+        if superblock.word(0) != MAGIC || sum != checksum([&superblock].into_iter()) {
+            return Err(invalid("no volume of threads: its first 4 KiB are something else".into()));
+        }
+        let word = |at: usize| superblock.word(at);
+        let number = |at: usize| {
+            u32::try_from(word(at))
+                .map_err(|_| invalid(format!("number {at} of the geometry is {}", word(at))))
+        };
+        let geometry = Geometry {
+            channels: number(2)?,
+            dies_per_channel: number(3)?,
+            blocks_per_die: number(4)?,
+            programs_per_block: number(5)?,
+            units_per_program: number(6)?,
+            user_units: word(7),
+            cpus,
+            workers,
+        };
+        geometry.check_numbers().map_err(|error| invalid(error.0))?;
+        let (is, wanted) = (file.metadata()?.len(), Self::bytes(&geometry));
+        if is < wanted && file.metadata()?.is_file() {
+            return Err(invalid(format!("{is} bytes long, expected {wanted}")));
+        }
+        let file = Arc::into_inner(file).expect("the queue is gone");
+        Ok(Self::of(file, geometry, word(1)))
+    }
+
+    pub(crate) fn keeps_before(&mut self) {
+        self.before = Some(Before::default());
+    }
+
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Reads what is there, and makes it durable. Nothing is under way.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub(crate) fn load(&self, mut each: impl FnMut(Found)) -> io::Result<()> {
+        self.file.sync_data()?;
+        let mut queue = Queue::new(self.file.clone(), 32);
+        let at = |unit: usize| ((1 + unit) * UNIT_BYTES) as u64;
+        queue.read_all(self.void.iter().enumerate().map(|(unit, content)| (at(unit), content)))?;
+        let mut found = Vec::new();
+        let (mut next, mut durable) = (0, 0);
+        let units = u64::from(self.geometry.units_per_program) * UNIT_BYTES as u64;
+        for block in 0..self.geometry.blocks() {
+            let records: Vec<Content> =
+                (0..self.geometry.programs_per_block).map(|_| Content::default()).collect();
+            queue
+                .read_all((0..).zip(&records).map(|(at, record)| (self.offset(block, at) + units, record)))?;
+            for (program, list) in (0..).zip(records) {
+                if self.is_record(&list) && list.word(record::OPENING) > self.void(block) {
+                    next = list.word(record::PROGRAM).max(next);
+                    durable = list.word(record::DURABLE).max(durable);
+                    found.push(Found { block, program, opening: list.word(record::OPENING), list });
+                }
+            }
+        }
+        let contents: Vec<Content> =
+            (0..self.geometry.units_per_program).map(|_| Content::default()).collect();
+        for program in found {
+            let is_whole = program.list.word(record::PROGRAM) < durable || {
+                let first = self.offset(program.block, program.program);
+                queue.read_all(
+                    (0..).zip(&contents).map(|(at, unit)| (first + at * UNIT_BYTES as u64, unit)),
+                )?;
+                checksum(contents.iter()) == program.list.word(record::UNITS)
+            };
+            if is_whole {
+                each(program);
+            } else {
+                // Later records will say that its number was durable.
+                queue.write_all(self.offset(program.block, program.program) + units, &[&self.padding])?;
+            }
+        }
+        self.file.sync_data()?;
+        *self.programs.lock().expect("nobody panics with it") =
+            Programs { next: next + 1, under_way: BTreeSet::new() };
+        self.durable.store(next + 1, Ordering::Release);
+        Ok(())
+    }
+
+    fn is_record(&self, list: &Content) -> bool {
+        let sum = list.word(record::RECORD);
+        list.set_word(record::RECORD, 0);
+        list.word(record::VOLUME) == self.volume && checksum([list].into_iter()) == sum
+    }
+
+    /// The last opening of a block that was erased.
+    pub(crate) fn void(&self, block: u32) -> u64 {
+        self.void[block as usize / WORDS].word(block as usize % WORDS)
+    }
+
+    /// Begins a program. `list` has owner and number of each unit, and room for the rest.
+    pub(crate) fn program<'a>(
+        &'a self,
+        queue: &mut Queue<'a>,
+        tag: u64,
+        (block, program): (u32, u32),
+        list: &'a Content,
+        opening: u64,
+        content: impl Fn(u32) -> Option<&'a Content>,
+    ) -> u64 {
+        let mut units: Vec<&Content> =
+            (0..self.geometry.units_per_program).map(|at| content(at).unwrap_or(&self.padding)).collect();
+        let number = {
+            let mut programs = self.programs.lock().expect("nobody panics with it");
+            let number = programs.next;
+            programs.next += 1;
+            programs.under_way.insert(number);
+            number
+        };
+        for at in 2 * units.len()..WORDS {
+            list.set_word(at, 0);
+        }
+        list.set_word(record::OPENING, opening);
+        list.set_word(record::PROGRAM, number);
+        list.set_word(record::DURABLE, self.durable.load(Ordering::Acquire));
+        list.set_word(record::VOLUME, self.volume);
+        list.set_word(record::UNITS, checksum(units.iter().copied()));
+        list.set_word(record::RECORD, checksum([list].into_iter()));
+        units.push(list);
+        let offset = self.offset(block, program);
+        self.keep_before(number, offset, units.len());
+        queue.write(tag, offset, &units);
+        number
+    }
+
+    /// A program has ended.
+    pub(crate) fn ended(&self, number: u64) {
+        self.programs.lock().expect("nobody panics with it").under_way.remove(&number);
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Byte of a unit.
+    pub(crate) fn offset_of(&self, (block, program): (u32, u32), unit: u32) -> u64 {
+        self.offset(block, program) + u64::from(unit) * UNIT_BYTES as u64
+    }
+
+    /// Makes durable what has ended. One call serves all who asked before it began.
+    ///
+    /// # Errors
+    /// The system's reason. Nothing is known of what was to become durable.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        let wanted = self.changes.load(Ordering::Acquire);
+        let mut synced = self.synced.lock().expect("nobody panics with it");
+        if *synced >= wanted {
+            return Ok(());
+        }
+        let changes = self.changes.load(Ordering::Acquire);
+        let (next, under_way) = {
+            let programs = self.programs.lock().expect("nobody panics with it");
+            (programs.next, programs.under_way.clone())
+        };
+        self.file.sync_data()?;
+        *synced = changes;
+        self.durable.fetch_max(under_way.first().copied().unwrap_or(next), Ordering::AcqRel);
+        if let Some(before) = &self.before {
+            let is_late = |number: &u64| *number >= next || under_way.contains(number);
+            before.lock().expect("nobody panics with it").retain(|(number, ..)| is_late(number));
+        }
+        Ok(())
+    }
+
+    /// Makes void all openings of blocks up to one, durably.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub(crate) fn erase(&self, blocks: &[(u32, u64)]) -> io::Result<()> {
+        self.sync()?;
+        let mut units = BTreeSet::new();
+        for &(block, opening) in blocks {
+            let (unit, at) = (block as usize / WORDS, block as usize % WORDS);
+            self.void[unit].set_word(at, opening.max(self.void[unit].word(at)));
+            units.insert(unit);
+        }
+        let mut queue = Queue::new(self.file.clone(), 1);
+        for unit in units {
+            queue.write_all(((1 + unit) * UNIT_BYTES) as u64, &[&self.void[unit]])?;
+        }
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        self.sync()
+    }
+
+    fn keep_before(&self, number: u64, offset: u64, units: usize) {
+        let Some(before) = &self.before else { return };
+        let contents: Vec<Content> = (0..units).map(|_| Content::default()).collect();
+        let at = |unit: u64| offset + unit * UNIT_BYTES as u64;
+        Queue::new(self.file.clone(), units)
+            .read_all((0..).zip(&contents).map(|(unit, content)| (at(unit), content)))
+            .expect("a test's file can be read");
+        let bytes = contents.iter().flat_map(Content::bytes).collect();
+        before.lock().expect("nobody panics with it").push((number, offset, bytes));
+    }
+
+    /// Takes back what is not durable, for tests: of each program, those units that `lose` says.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub(crate) fn lose(&self, mut lose: impl FnMut() -> bool) -> io::Result<()> {
+        let before = self.before.as_ref().expect("a store that keeps what was there before");
+        for (_, offset, bytes) in before.lock().expect("nobody panics with it").drain(..).rev() {
+            for (at, unit) in (0..).zip(bytes.as_chunks().0) {
+                if lose() {
+                    let content = Content::default();
+                    content.set_bytes(unit);
+                    Queue::new(self.file.clone(), 1)
+                        .write_all(offset + at * UNIT_BYTES as u64, &[&content])?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
