@@ -15,6 +15,7 @@ use crate::options::{
 };
 use crate::serve::{CutArgs, RerunArgs, ServeArgs};
 use crate::sqlite::SqliteArgs;
+use crate::threads::ThreadsArgs;
 use crate::top::TopArgs;
 use crate::volume::VolumeCommand;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
@@ -97,6 +98,8 @@ pub(crate) enum Command {
     Reproduce(ReproduceArgs),
     /// Serve simulated devices as disks for real programs, over NBD
     Serve(ServeArgs),
+    /// Serve a host FTL on real threads as a disk, in memory, in a file or on a block device, over NBD
+    Threads(ThreadsArgs),
     /// Make, show and check volumes: disks that are kept in a directory
     #[command(subcommand)]
     Volume(VolumeCommand),

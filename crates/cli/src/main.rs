@@ -21,6 +21,7 @@ mod images;
 mod import;
 mod json;
 mod kernel;
+mod listen;
 mod made_by;
 mod manual;
 mod memory;
@@ -35,6 +36,7 @@ mod reproduce;
 mod run;
 mod serve;
 mod sqlite;
+mod threads;
 mod top;
 mod trace;
 mod usage;
@@ -77,6 +79,7 @@ fn dispatch(command: &Command, cancel: &AtomicBool) -> Outcome {
         Command::Waf(args) => waf::command(args, cancel),
         Command::Reproduce(args) => reproduce::command(args, cancel),
         Command::Serve(args) => serve::serve(args, cancel),
+        Command::Threads(args) => threads::command(args, cancel),
         Command::Volume(command) => volume::command(command, cancel),
         Command::Mkfs(command) => filesystem::mkfs(command),
         Command::Fsck(args) => filesystem::fsck(args),

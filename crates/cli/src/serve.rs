@@ -3,6 +3,7 @@
 use crate::devices::{resolve_disk, size};
 use crate::error::{Failure, Outcome, say};
 use crate::json::{self, Kind};
+use crate::listen::ListenArgs;
 use crate::made_by::commit;
 use crate::options::{PreconditionArg, ShapeArgs, TraceArgs};
 use crate::output::{check, print};
@@ -17,15 +18,14 @@ use flashweir_device::config::DeviceConfig;
 use flashweir_device::{Device, DeviceOptions, MODEL};
 use flashweir_host::HostFtlConfig;
 use flashweir_serve::control::{self, Ask, CutOrder, DiskStatus, Reply, Status};
-use flashweir_serve::nbd::{Config, Export, Limits, TlsKeys, TlsMode};
+use flashweir_serve::nbd::{Config, Export, Limits};
 use flashweir_serve::recording::{self, Header};
 use flashweir_serve::volume::Volume;
-use flashweir_serve::{Clock, Disk, Endpoint, MemoryBound, ServeError, Server, ServerConfig, Speed};
+use flashweir_serve::{Clock, Disk, MemoryBound, ServeError, Server, ServerConfig, Speed};
 use flashweir_sim::host_ftl::Disk as Below;
 use flashweir_sim::precondition::{Pattern, Precondition};
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Read as _};
-use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration as WallDuration;
@@ -51,27 +51,8 @@ pub(crate) struct ServeArgs {
     /// Disks to serve: a preset, a device file or a volume; with several, as NAME=DISK
     #[arg(value_name = "[NAME=]PRESET|FILE.toml|VOLUME", required = true)]
     exports: Vec<String>,
-    /// Listen on this unix socket; may be given several times
-    #[arg(long, value_name = "PATH", help_heading = "Where clients connect")]
-    unix: Vec<PathBuf>,
-    /// Listen on this TCP address; may be given several times [default: 127.0.0.1:10809 without --unix]
-    #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Where clients connect")]
-    tcp: Vec<SocketAddr>,
-    /// Certificate chain for TLS, a PEM file
-    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "Where clients connect")]
-    tls_cert: Option<PathBuf>,
-    /// Private key of the certificate, a PEM file
-    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "Where clients connect")]
-    tls_key: Option<PathBuf>,
-    /// Accept only clients with a certificate of this authority, a PEM file
-    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "Where clients connect")]
-    tls_client_ca: Option<PathBuf>,
-    /// Refuse clients that do not speak TLS
-    #[arg(long, requires = "tls_cert", help_heading = "Where clients connect")]
-    tls_required: bool,
-    /// Allow clear text on addresses that other machines can reach
-    #[arg(long, help_heading = "Where clients connect")]
-    clear_text: bool,
+    #[command(flatten)]
+    listen: ListenArgs,
     /// Socket for `weir cut` and `weir top` [default: the first Unix socket with .control appended, or one among the temporary files]
     #[arg(long, value_name = "PATH", help_heading = "Where clients connect")]
     control: Option<PathBuf>,
@@ -177,22 +158,12 @@ pub(crate) struct RerunArgs {
 
 /// `weir serve`.
 pub(crate) fn serve(args: &ServeArgs, cancel: &AtomicBool) -> Outcome {
-    let endpoints = endpoints(args)?;
-    let keys = match (&args.tls_cert, &args.tls_key) {
-        (Some(certificate), Some(key)) => {
-            Some(TlsKeys::load(certificate, key, args.tls_client_ca.as_deref()).map_err(Failure::usage)?)
-        }
-        _ => None,
-    };
-    let tls = match (&keys, args.tls_required) {
-        (None, _) => TlsMode::Off,
-        (Some(_), false) => TlsMode::Offered,
-        (Some(_), true) => TlsMode::Required,
-    };
+    let endpoints = args.listen.endpoints()?;
+    let (keys, tls) = args.listen.tls()?;
     let disks = disks(args)?;
     let exports = disks.iter().map(|disk| export(disk, args.read_only)).collect();
     let nbd = Config::new(exports, tls, Limits::default()).map_err(Failure::usage)?;
-    let control = args.control.clone().unwrap_or_else(|| match args.unix.first() {
+    let control = args.control.clone().unwrap_or_else(|| match args.listen.unix.first() {
         Some(path) => control_of(path),
         None => std::env::temp_dir().join(format!("weir-{}.control", std::process::id())),
     });
@@ -231,28 +202,6 @@ pub(crate) fn serve(args: &ServeArgs, cancel: &AtomicBool) -> Outcome {
         print(&summary(&status, connections, dropped))?;
     }
     Ok(())
-}
-
-/// Addresses to listen on. Clear text leaves this machine only if that is allowed.
-fn endpoints(args: &ServeArgs) -> Outcome<Vec<Endpoint>> {
-    let mut endpoints: Vec<Endpoint> = args.unix.iter().cloned().map(Endpoint::Unix).collect();
-    for address in &args.tcp {
-        let is_ours = match address.ip() {
-            IpAddr::V4(ip) => ip.is_loopback(),
-            IpAddr::V6(ip) => ip.is_loopback(),
-        };
-        if !is_ours && !args.tls_required && !args.clear_text {
-            return Err(Failure::Usage(format!(
-                "--tcp {address} can be reached from other machines, and NBD in clear text protects nothing: expected \
-                 --tls-cert, --tls-key and --tls-required, or --clear-text if that is meant"
-            )));
-        }
-        endpoints.push(Endpoint::Tcp(*address));
-    }
-    if endpoints.is_empty() {
-        endpoints.push(Endpoint::Tcp(SocketAddr::from(([127, 0, 0, 1], 10_809))));
-    }
-    Ok(endpoints)
 }
 
 fn disks(args: &ServeArgs) -> Outcome<Vec<Disk>> {
@@ -531,14 +480,15 @@ pub(crate) fn cut(args: &CutArgs) -> Outcome {
         let _ = writeln!(
             text,
             "`{}` lost its power: {} requests and {} connections with it; recovery read {} pages, wrote {}, found {} \
-             units, and took {:.3} ms of virtual time",
+             units, and took {:.3} ms{}",
             cut.export,
             cut.requests_lost,
             cut.connections_dropped,
             cut.pages_read,
             cut.steps,
             cut.units,
-            cut.recovery_ns as f64 / 1e6
+            cut.recovery_ns as f64 / 1e6,
+            if cut.on_threads { "" } else { " of virtual time" }
         );
     }
     print(&text)

@@ -27,6 +27,8 @@ struct Case {
     device: &'static str,
     /// The host FTL above it.
     host_ftl: Option<&'static str>,
+    /// It is on threads, in memory or in a file: `weir threads` serves it.
+    threads: bool,
     /// Keys of the device.
     set: &'static [&'static str],
     kind: DeviceKind,
@@ -63,21 +65,24 @@ const CHANNELS: &[&str] =
     &["geometry.channels=2", "geometry.chips_per_channel=1", "geometry.pages_per_block=16"];
 
 #[rustfmt::skip]
-const CASES: [Case; 14] = [
-    Case { name: "d1", device: "sata-mlc", host_ftl: None, set: &[], kind: DeviceKind::D1, speed: "real", worst: false, blocks: false, mib: 32 },
-    Case { name: "d2-small", device: "datacenter-tlc-plp-nvme", host_ftl: None, set: SMALL, kind: DeviceKind::D2, speed: "real", worst: false, blocks: true, mib: 16 },
-    Case { name: "d0", device: "remap-ssd", host_ftl: None, set: &[], kind: DeviceKind::D0, speed: "real", worst: false, blocks: false, mib: 32 },
-    Case { name: "d1-worst", device: "consumer-tlc-nvme", host_ftl: None, set: &[], kind: DeviceKind::D1, speed: "real", worst: true, blocks: false, mib: 32 },
-    Case { name: "d1-small", device: "sata-mlc", host_ftl: None, set: SMALL, kind: DeviceKind::D1, speed: "real", worst: false, blocks: true, mib: 16 },
-    Case { name: "d2", device: "low-latency-slc", host_ftl: None, set: &[], kind: DeviceKind::D2, speed: "real", worst: true, blocks: false, mib: 32 },
-    Case { name: "d0-small", device: "sata-mlc", host_ftl: None, set: SMALL_D0, kind: DeviceKind::D0, speed: "10x", worst: false, blocks: true, mib: 16 },
-    Case { name: "d1-small-worst", device: "consumer-tlc-nvme", host_ftl: None, set: SMALL, kind: DeviceKind::D1, speed: "real", worst: true, blocks: true, mib: 16 },
-    Case { name: "d1-slow", device: "mobile-ufs", host_ftl: None, set: &[], kind: DeviceKind::D1, speed: "0.5", worst: false, blocks: false, mib: 16 },
-    Case { name: "d2-max", device: "datacenter-tlc-plp-nvme", host_ftl: None, set: &[], kind: DeviceKind::D2, speed: "max", worst: false, blocks: false, mib: 64 },
-    Case { name: "d1-max", device: "barrier-850", host_ftl: None, set: SMALL, kind: DeviceKind::D1, speed: "max", worst: true, blocks: false, mib: 16 },
-    Case { name: "d0-8k", device: "mqsim-default", host_ftl: None, set: &["ftl.metadata=log"], kind: DeviceKind::D0, speed: "10x", worst: false, blocks: false, mib: 32 },
-    Case { name: "qblke", device: "qblke", host_ftl: Some("qblke,rings=4"), set: CHANNELS, kind: DeviceKind::D1, speed: "real", worst: false, blocks: false, mib: 16 },
-    Case { name: "pblk-worst", device: "qblke", host_ftl: Some("pblk"), set: CHANNELS, kind: DeviceKind::D1, speed: "max", worst: true, blocks: false, mib: 16 },
+const CASES: [Case; 17] = [
+    Case { name: "d1", device: "sata-mlc", host_ftl: None, threads: false, set: &[], kind: DeviceKind::D1, speed: "real", worst: false, blocks: false, mib: 32 },
+    Case { name: "d2-small", device: "datacenter-tlc-plp-nvme", host_ftl: None, threads: false, set: SMALL, kind: DeviceKind::D2, speed: "real", worst: false, blocks: true, mib: 16 },
+    Case { name: "d0", device: "remap-ssd", host_ftl: None, threads: false, set: &[], kind: DeviceKind::D0, speed: "real", worst: false, blocks: false, mib: 32 },
+    Case { name: "d1-worst", device: "consumer-tlc-nvme", host_ftl: None, threads: false, set: &[], kind: DeviceKind::D1, speed: "real", worst: true, blocks: false, mib: 32 },
+    Case { name: "d1-small", device: "sata-mlc", host_ftl: None, threads: false, set: SMALL, kind: DeviceKind::D1, speed: "real", worst: false, blocks: true, mib: 16 },
+    Case { name: "d2", device: "low-latency-slc", host_ftl: None, threads: false, set: &[], kind: DeviceKind::D2, speed: "real", worst: true, blocks: false, mib: 32 },
+    Case { name: "d0-small", device: "sata-mlc", host_ftl: None, threads: false, set: SMALL_D0, kind: DeviceKind::D0, speed: "10x", worst: false, blocks: true, mib: 16 },
+    Case { name: "d1-small-worst", device: "consumer-tlc-nvme", host_ftl: None, threads: false, set: SMALL, kind: DeviceKind::D1, speed: "real", worst: true, blocks: true, mib: 16 },
+    Case { name: "d1-slow", device: "mobile-ufs", host_ftl: None, threads: false, set: &[], kind: DeviceKind::D1, speed: "0.5", worst: false, blocks: false, mib: 16 },
+    Case { name: "d2-max", device: "datacenter-tlc-plp-nvme", host_ftl: None, threads: false, set: &[], kind: DeviceKind::D2, speed: "max", worst: false, blocks: false, mib: 64 },
+    Case { name: "d1-max", device: "barrier-850", host_ftl: None, threads: false, set: SMALL, kind: DeviceKind::D1, speed: "max", worst: true, blocks: false, mib: 16 },
+    Case { name: "d0-8k", device: "mqsim-default", host_ftl: None, threads: false, set: &["ftl.metadata=log"], kind: DeviceKind::D0, speed: "10x", worst: false, blocks: false, mib: 32 },
+    Case { name: "qblke", device: "qblke", host_ftl: Some("qblke,rings=4"), threads: false, set: CHANNELS, kind: DeviceKind::D1, speed: "real", worst: false, blocks: false, mib: 16 },
+    Case { name: "pblk-worst", device: "qblke", host_ftl: Some("pblk"), threads: false, set: CHANNELS, kind: DeviceKind::D1, speed: "max", worst: true, blocks: false, mib: 16 },
+    Case { name: "threads", device: "memory", host_ftl: Some("qblke"), threads: true, set: &[], kind: DeviceKind::D1, speed: "real", worst: false, blocks: false, mib: 16 },
+    Case { name: "threads-file", device: "file", host_ftl: Some("qblke"), threads: true, set: &[], kind: DeviceKind::D1, speed: "real", worst: true, blocks: false, mib: 16 },
+    Case { name: "threads-pblk", device: "file", host_ftl: Some("pblk"), threads: true, set: &[], kind: DeviceKind::D1, speed: "real", worst: true, blocks: false, mib: 16 },
 ];
 
 /// A server, ended with us.
@@ -98,14 +103,20 @@ impl Serving {
     fn start(weir: &Path, case: &Case, seed: u64, scratch: &Path) -> Result<Self, Box<dyn Error>> {
         let socket = scratch.join("disk.sock");
         let mut command = Command::new(weir);
-        command.args(["serve", &format!("disk={}", case.device), "--quiet", "--speed", case.speed]);
-        command.arg("--unix").arg(&socket).args(["--seed", &seed.to_string()]);
-        case.set.iter().for_each(|set| {
-            command.args(["--set", set]);
-        });
-        if let Some(host_ftl) = case.host_ftl {
-            command.args(["--host-ftl", host_ftl]);
+        if case.threads {
+            command.args(["threads", "--export", "disk", "--quiet", "--cpus", "2"]);
+            command.args(case.host_ftl.iter().flat_map(|ftl| ["--ftl", ftl]));
+            match case.device {
+                "file" => command.arg(scratch.join("disk.weir")).args(["--create", "20MiB"]),
+                _ => command.args(["--memory", "20MiB"]),
+            };
+        } else {
+            command.args(["serve", &format!("disk={}", case.device), "--quiet", "--speed", case.speed]);
+            command.args(["--seed", &seed.to_string()]);
+            command.args(case.set.iter().flat_map(|set| ["--set", set]));
+            command.args(case.host_ftl.iter().flat_map(|ftl| ["--host-ftl", ftl]));
         }
+        command.arg("--unix").arg(&socket);
         if case.worst {
             command.arg("--worst");
         }
@@ -126,13 +137,15 @@ impl Serving {
     }
 
     /// Ends it in order; what it has left in flight is none.
-    fn stop(mut self) -> Result<(), Box<dyn Error>> {
+    fn stop(mut self, case: &Case) -> Result<(), Box<dyn Error>> {
         let control = &self.target.control;
-        let Reply::Status(status) = control::ask(control, &Ask::Status)? else {
-            return Err("no status".into());
-        };
-        if status.disks[0].in_flight != 0 {
-            return Err(format!("{} requests are left", status.disks[0].in_flight).into());
+        if !case.threads {
+            let Reply::Status(status) = control::ask(control, &Ask::Status)? else {
+                return Err("no status".into());
+            };
+            if status.disks[0].in_flight != 0 {
+                return Err(format!("{} requests are left", status.disks[0].in_flight).into());
+            }
         }
         control::ask(control, &Ask::Stop)?;
         let status = self.child.wait()?;
@@ -164,10 +177,12 @@ fn one(weir: &Path, case: &Case, seed: u64, cuts: u32, with_fio: bool) -> Result
     let counts = if with_fio {
         fio::run(&target, &region, unit, seed, cuts, &scratch.0)?
     } else {
-        let plan = Plan { seed, cuts, region, blocks: case.blocks, requests_max: 600, eio: 0.3 };
+        // Connections to a disk on threads end with its power.
+        let eio = if case.threads { 0.0 } else { 0.3 };
+        let plan = Plan { seed, cuts, region, blocks: case.blocks, requests_max: 600, eio };
         run(&target, &plan)?
     };
-    serving.stop()?;
+    serving.stop(case)?;
     Ok(counts)
 }
 

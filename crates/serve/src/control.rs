@@ -64,8 +64,11 @@ pub struct CutDone {
     pub steps: u64,
     /// Mapping units that it found.
     pub units: u64,
-    /// Virtual time that it took, ns.
+    /// Virtual time that it took, ns; on threads time of the wall clock.
     pub recovery_ns: u64,
+    /// The disk is on threads, without virtual time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub on_threads: bool,
 }
 
 /// Status of a server.

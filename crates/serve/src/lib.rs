@@ -11,8 +11,10 @@ pub mod control;
 mod disk;
 pub mod fuse;
 mod host_disk;
+mod listen;
 mod memory;
 pub mod nbd;
+pub mod parallel;
 pub mod recording;
 mod server;
 pub mod stats;
@@ -21,5 +23,6 @@ pub mod volume;
 
 pub use clock::{Clock, Hand, Speed};
 pub use disk::{Disk, DiskError, OnCut};
+pub use listen::{Endpoint, ServeError};
 pub use memory::MemoryBound;
-pub use server::{Endpoint, ServeError, Server, ServerConfig};
+pub use server::{Server, ServerConfig};

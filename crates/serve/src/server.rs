@@ -13,29 +13,18 @@
 use crate::clock::{Clock, Speed};
 use crate::control::{Ask, CutDone, CutOrder, DiskStatus, LINE_BYTES_MAX, Reply, Status};
 use crate::disk::{Answer, Body, ClientId, Disk, OnCut};
+use crate::listen::{Endpoint, Listener, ServeError, Sockets, Stream, failed, listen};
 use crate::nbd::{Command, Config, Connection, Errno, Progress, TlsKeys};
 use flashweir_core::{Duration, Instant, Payload};
 use flashweir_sim::live::Tear;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration as WallDuration;
-
-/// Addresses at which clients connect.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Endpoint {
-    /// A unix socket; the file is made and removed by the server.
-    Unix(PathBuf),
-    /// A TCP address.
-    Tcp(SocketAddr),
-}
 
 /// Configuration of a server.
 #[derive(Clone, Debug)]
@@ -58,90 +47,6 @@ pub struct ServerConfig {
     pub give_back: Option<fn()>,
     /// Function for messages to users.
     pub say: fn(String),
-}
-
-/// Why a server cannot run.
-#[derive(Debug)]
-pub struct ServeError(String);
-
-impl fmt::Display for ServeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-impl std::error::Error for ServeError {}
-
-fn failed<E: fmt::Display>(what: impl fmt::Display) -> impl Fn(E) -> ServeError {
-    let what = what.to_string();
-    move |error| ServeError(format!("{what}: {error}"))
-}
-
-#[derive(Debug)]
-enum Stream {
-    Unix(UnixStream),
-    Tcp(TcpStream),
-}
-
-impl Read for Stream {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Unix(stream) => stream.read(buffer),
-            Self::Tcp(stream) => stream.read(buffer),
-        }
-    }
-}
-impl Write for Stream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Unix(stream) => stream.write(bytes),
-            Self::Tcp(stream) => stream.write(bytes),
-        }
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-impl AsFd for Stream {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Unix(stream) => stream.as_fd(),
-            Self::Tcp(stream) => stream.as_fd(),
-        }
-    }
-}
-
-#[derive(Debug)]
-enum Listener {
-    Unix(UnixListener),
-    Tcp(TcpListener),
-    Control(UnixListener),
-}
-
-impl Listener {
-    fn accept(&self) -> io::Result<Stream> {
-        Ok(match self {
-            Self::Unix(listener) | Self::Control(listener) => {
-                let (stream, _) = listener.accept()?;
-                stream.set_nonblocking(true)?;
-                Stream::Unix(stream)
-            }
-            Self::Tcp(listener) => {
-                let (stream, _) = listener.accept()?;
-                stream.set_nonblocking(true)?;
-                stream.set_nodelay(true)?;
-                Stream::Tcp(stream)
-            }
-        })
-    }
-}
-
-impl AsFd for Listener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Unix(listener) | Self::Control(listener) => listener.as_fd(),
-            Self::Tcp(listener) => listener.as_fd(),
-        }
-    }
 }
 
 /// A connection of an NBD client.
@@ -260,26 +165,7 @@ impl Server {
     pub fn bind(config: ServerConfig, nbd: Config, mut disks: Vec<Disk>) -> Result<Self, ServeError> {
         assert_eq!(nbd.exports().len(), disks.len(), "each export is one disk");
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("epoll"))?;
-        let (mut listeners, mut sockets) = (Vec::new(), Sockets::default());
-        let mut unix = |path: &Path| {
-            let listener = bind_unix(path)?;
-            sockets.0.push(path.to_owned());
-            Ok(listener)
-        };
-        // First, so that it exists when a client finds that the server listens.
-        if let Some(path) = &config.control {
-            listeners.push(Listener::Control(unix(path)?));
-        }
-        for endpoint in &config.endpoints {
-            listeners.push(match endpoint {
-                Endpoint::Unix(path) => Listener::Unix(unix(path)?),
-                Endpoint::Tcp(address) => {
-                    let listener = TcpListener::bind(address).map_err(failed(address))?;
-                    listener.set_nonblocking(true).map_err(failed(address))?;
-                    Listener::Tcp(listener)
-                }
-            });
-        }
+        let (listeners, sockets) = listen(config.control.as_deref(), &config.endpoints)?;
         for (place, listener) in (0..).zip(&listeners) {
             let added = epoll::add(&epoll, listener, Source::Listener(place).pack(), EventFlags::IN);
             added.map_err(failed("epoll"))?;
@@ -310,15 +196,7 @@ impl Server {
 
     /// Addresses at which clients reach it; of TCP with the port that the system chose, where that was 0.
     pub fn addresses(&self) -> Vec<String> {
-        let address = |listener: &Listener| match listener {
-            Listener::Tcp(listener) => listener.local_addr().ok().map(|address| format!("nbd://{address}")),
-            Listener::Unix(listener) => {
-                let address = listener.local_addr().ok()?;
-                Some(format!("nbd+unix:///?socket={}", address.as_pathname()?.display()))
-            }
-            Listener::Control(_) => None,
-        };
-        self.listeners.iter().filter_map(address).collect()
+        self.listeners.iter().filter_map(Listener::address).collect()
     }
 
     /// Serves until `stop` is set or a stop is requested on the control socket, then ends every connection cleanly.
@@ -681,6 +559,7 @@ impl Server {
                 steps: report.steps,
                 units: report.units,
                 recovery_ns: report.time.as_nanos(),
+                on_threads: false,
             });
         }
         Ok(Reply::Cut(done))
@@ -731,25 +610,6 @@ impl Server {
     }
 }
 
-/// Unix sockets that go when the server ends, or when it cannot begin.
-#[derive(Debug, Default)]
-struct Sockets(Vec<PathBuf>);
-
-impl Sockets {
-    fn remove(&mut self) {
-        for path in self.0.drain(..) {
-            // If it is gone already, so much the better.
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
-impl Drop for Sockets {
-    fn drop(&mut self) {
-        self.remove();
-    }
-}
-
 /// Marks a client, which is then checked at the end of the turn.
 fn touch(client: &mut Client, touched: &mut Vec<u32>) {
     if !std::mem::replace(&mut client.touched, true) {
@@ -765,24 +625,6 @@ fn vacancy<T>(table: &mut Vec<Option<T>>, max: usize, owed: impl Fn(usize) -> bo
         return Some(table.len() as u32 - 1);
     }
     free.map(|free| free as u32)
-}
-
-/// Listens on a unix socket. A file that a dead server left behind is replaced; one that is alive is not.
-pub(crate) fn bind_unix(path: &Path) -> Result<UnixListener, ServeError> {
-    let name = path.display();
-    if let Ok(kind) = std::fs::symlink_metadata(path).map(|meta| meta.file_type()) {
-        use std::os::unix::fs::FileTypeExt as _;
-        if !kind.is_socket() {
-            return Err(ServeError(format!("{name}: there is a file that is no socket; it is not replaced")));
-        }
-        if UnixStream::connect(path).is_ok() {
-            return Err(ServeError(format!("{name}: another server listens here")));
-        }
-        std::fs::remove_file(path).map_err(failed(&name))?;
-    }
-    let listener = UnixListener::bind(path).map_err(failed(&name))?;
-    listener.set_nonblocking(true).map_err(failed(&name))?;
-    Ok(listener)
 }
 
 fn disk_status(disk: &Disk) -> DiskStatus {

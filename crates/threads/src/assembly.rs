@@ -80,6 +80,9 @@ impl std::fmt::Display for GeometryError {
 
 impl std::error::Error for GeometryError {}
 
+/// A device with fewer units is small: 128 MiB.
+const SMALL_UNITS: u64 = 1 << 15;
+
 /// Places of a request at most.
 pub(crate) const REQUEST_UNITS: u64 = 64;
 
@@ -102,6 +105,42 @@ impl Geometry {
     /// Units on the medium.
     pub fn physical_units(&self) -> u64 {
         u64::from(self.blocks()) * self.block_units()
+    }
+
+    /// A device for `user_units`, with so many percent of the medium kept from the user: eight channels of a die each, of a small device two, programs of
+    /// 64 KiB, and blocks of up to 16 MiB, so small that each channel has 64 where it can.
+    ///
+    /// # Errors
+    /// It would be too small or too large.
+    pub fn for_units(user_units: u64, percent: u64, cpus: u32, workers: u32) -> Result<Self, GeometryError> {
+        const UNITS: u32 = 16;
+        let channels = if user_units < SMALL_UNITS { 2 } else { 8 };
+        let physical = user_units * 100 / (100 - percent);
+        let of_a_channel = physical / u64::from(channels * UNITS);
+        let programs = (of_a_channel / 64).clamp(8, 256).next_power_of_two();
+        let blocks = of_a_channel.div_ceil(programs).max(2);
+        let too_many = || {
+            GeometryError(format!(
+                "{user_units} units: expected fewer, because a channel would have {blocks} blocks"
+            ))
+        };
+        let mut geometry = Self {
+            channels,
+            dies_per_channel: 1,
+            blocks_per_die: u32::try_from(blocks).map_err(|_| too_many())?,
+            programs_per_block: programs as u32,
+            units_per_program: UNITS,
+            user_units,
+            cpus,
+            workers,
+        };
+        geometry.check_numbers()?;
+        // A small device keeps more, for lines under way.
+        while STEPS.iter().any(|(_, assembly)| geometry.check(*assembly).is_err()) {
+            geometry.blocks_per_die += 1;
+            geometry.check_numbers()?;
+        }
+        Ok(geometry)
     }
 
     /// The same device with a part of the medium, in percent, kept from the user.

@@ -5,7 +5,7 @@
 
 use crate::assembly::{Assembly, Geometry, GeometryError, REQUEST_UNITS};
 use crate::collector::Collector;
-use crate::content::{Unit, WORDS};
+use crate::content::{UNIT_BYTES, Unit, WORDS};
 use crate::measure::{Lap, Laps};
 use crate::medium::Medium;
 use crate::metrics::{Counters, ThreadsMetrics};
@@ -157,6 +157,12 @@ impl Disk {
         self.shared.geometry.user_units
     }
 
+    /// Units that are written, and neither deallocated nor in a ring only.
+    pub fn mapped_units(&self) -> u64 {
+        let map = &self.shared.versions.map;
+        (0..map.units()).filter(|&lpn| matches!(map.get(Lpn(lpn)), Word::Place(_))).count() as u64
+    }
+
     /// Counters so far.
     pub fn metrics(&self) -> ThreadsMetrics {
         ThreadsMetrics::sum(&self.shared.counters)
@@ -176,10 +182,11 @@ impl Disk {
         self.shared.medium.clone()
     }
 
-    /// Cuts the power while requests may be under way, and gives back what is left.
+    /// Cuts the power while requests may be under way, and gives back what is left. Requests that are not answered fail, also when the
+    /// power is back.
     pub fn cut(self) -> Arc<Medium> {
         self.shared.medium.power_off();
-        self.shared.wake_all();
+        self.shared.end();
         self.shared.medium.clone()
     }
 
@@ -254,13 +261,19 @@ impl Ticket {
         if !pending.wait(|| shared.goes_on()) {
             return Err(shared.fault());
         }
-        shared.medium.sync().map_err(|_| shared.fault())
+        // A sync after the next recovery says nothing about what the power cut took.
+        match shared.medium.sync() {
+            Ok(()) if shared.goes_on() => Ok(()),
+            _ => Err(shared.fault()),
+        }
     }
 }
 
 /// What a request puts into rings.
+#[derive(Clone, Copy)]
 enum Change<'a> {
     Write(&'a [Unit]),
+    Bytes(&'a [[u8; UNIT_BYTES]]),
     Trim(u64),
 }
 
@@ -291,16 +304,66 @@ impl Handle {
     /// Parts of the request may have been executed.
     pub fn submit_write(&mut self, lpn: Lpn, units: &[Unit], fua: bool) -> Result<Ticket, Fault> {
         self.counters().writes.add(1);
-        self.change(lpn, &Change::Write(units), fua)
+        self.change(lpn, Change::Write(units), fua)
     }
 
-    /// Deallocates units: they read as zeros. Each is a record on the medium.
+    /// The same with bytes, of whole units.
+    ///
+    /// # Errors
+    /// Parts of the request may have been executed.
+    pub fn submit_bytes(&mut self, lpn: Lpn, bytes: &[u8], fua: bool) -> Result<Ticket, Fault> {
+        let (units, rest) = bytes.as_chunks();
+        assert!(rest.is_empty(), "{} bytes are no whole units", bytes.len());
+        self.counters().writes.add(1);
+        self.change(lpn, Change::Bytes(units), fua)
+    }
+
+    /// Deallocates units: they read as zeros. Each that was written is a record on the medium.
     ///
     /// # Errors
     /// Parts of the request may have been executed.
     pub fn trim(&mut self, lpn: Lpn, count: u64, fua: bool) -> Result<(), Fault> {
+        self.submit_trim(lpn, count, fua)?.wait()
+    }
+
+    /// The same without waiting for the medium; with `fua` the ticket does.
+    ///
+    /// # Errors
+    /// Parts of the request may have been executed.
+    pub fn submit_trim(&mut self, lpn: Lpn, count: u64, fua: bool) -> Result<Ticket, Fault> {
+        self.check(lpn, count)?;
         self.counters().trims.add(1);
-        self.change(lpn, &Change::Trim(count), fua)?.wait()
+        let end = lpn.0 + count;
+        let (mut at, mut ticket) = (lpn.0, Ticket { waits: None });
+        // What reads as zeros anyway needs no record. Whoever asks for FUA waits for the records of who was faster, too.
+        while at < end {
+            let (run, is_hole) = self.extent(Lpn(at), end - at)?;
+            if !is_hole {
+                let part = self.change(Lpn(at), Change::Trim(run), fua)?;
+                if fua {
+                    ticket.wait()?;
+                }
+                ticket = part;
+            }
+            at += run;
+        }
+        if fua && ticket.waits.is_none() {
+            return Ok(self.submit_flush());
+        }
+        Ok(ticket)
+    }
+
+    /// How many units from `lpn` on, of at most `most`, are written, or are not; and whether they are not, so that they read as zeros.
+    ///
+    /// # Errors
+    /// A unit is not there.
+    pub fn extent(&self, lpn: Lpn, most: u64) -> Result<(u64, bool), Fault> {
+        self.check(lpn, most)?;
+        let map = &self.shared.versions.map;
+        let is_hole = |lpn: u64| matches!(map.get(Lpn(lpn)), Word::Empty | Word::Trimmed(_));
+        let first = is_hole(lpn.0);
+        let run = (1..most).find(|at| is_hole(lpn.0 + at) != first).unwrap_or(most);
+        Ok((run, first))
     }
 
     /// Has everything written that was answered before, to whichever handle.
@@ -320,10 +383,11 @@ impl Handle {
         Ticket { waits: Some((self.shared.clone(), pending)) }
     }
 
-    fn change(&mut self, lpn: Lpn, change: &Change<'_>, fua: bool) -> Result<Ticket, Fault> {
+    fn change(&mut self, lpn: Lpn, change: Change<'_>, fua: bool) -> Result<Ticket, Fault> {
         let count = match change {
             Change::Write(units) => units.len() as u64,
-            Change::Trim(count) => *count,
+            Change::Bytes(units) => units.len() as u64,
+            Change::Trim(count) => count,
         };
         self.check(lpn, count)?;
         let pending = fua.then(|| Arc::new(Pending::new()));
@@ -334,10 +398,10 @@ impl Handle {
             let (ring, first) = self.enter(
                 Lpn(lpn.0 + done),
                 part,
-                |at, content| {
-                    if let Change::Write(units) = change {
-                        content.write(&units[(done + at) as usize]);
-                    }
+                |at, content| match change {
+                    Change::Write(units) => content.write(&units[(done + at) as usize]),
+                    Change::Bytes(units) => content.set_bytes(&units[(done + at) as usize]),
+                    Change::Trim(_) => {}
                 },
                 matches!(change, Change::Trim(_)),
             )?;
@@ -461,28 +525,40 @@ impl Handle {
     pub fn read(&mut self, lpn: Lpn, units: &mut [Unit]) -> Result<(), Fault> {
         self.check(lpn, units.len() as u64)?;
         self.counters().reads.add(1);
-        for (part, units) in (0..).zip(units.chunks_mut(READS_MAX)) {
-            self.read_part(Lpn(lpn.0 + part * READS_MAX as u64), units)?;
-        }
-        Ok(())
+        self.read_units(&mut (lpn.0..).map(Lpn).zip(units).collect::<Vec<_>>())
     }
 
-    fn read_part(&mut self, lpn: Lpn, units: &mut [Unit]) -> Result<(), Fault> {
+    /// Executes reads at the same time, each of units from its `Lpn` on.
+    ///
+    /// # Errors
+    /// The power was lost, or a unit is not there.
+    pub fn read_many<'a>(&mut self, reads: impl Iterator<Item = (Lpn, &'a mut [Unit])>) -> Result<(), Fault> {
+        let mut all = Vec::new();
+        for (lpn, units) in reads {
+            self.check(lpn, units.len() as u64)?;
+            self.counters().reads.add(1);
+            all.extend((lpn.0..).map(Lpn).zip(units));
+        }
+        self.read_units(&mut all)
+    }
+
+    fn read_units(&mut self, units: &mut [(Lpn, &mut Unit)]) -> Result<(), Fault> {
+        units.chunks_mut(READS_MAX).try_for_each(|part| self.read_part(part))
+    }
+
+    fn read_part(&mut self, units: &mut [(Lpn, &mut Unit)]) -> Result<(), Fault> {
         let Self { shared, number, end, queue, laps, .. } = self;
         let shared = &**shared;
-        if shared.medium.is_off() {
-            return Err(shared.fault());
-        }
         let end = end.as_mut().expect("it is there until the drop");
         // Units of a file, whose lines are held.
         let mut on_file: Vec<(usize, Ppa, Lease<'_>)> = Vec::new();
         let mut result = Ok(());
-        for (at, unit) in units.iter_mut().enumerate() {
+        for (at, (lpn, unit)) in units.iter_mut().enumerate() {
             laps.begin();
-            let found = shared.versions.find(Lpn(lpn.0 + at as u64), unit, &shared.lines);
+            let found = shared.versions.find(*lpn, unit, &shared.lines);
             laps.end(Lap::Find);
             match found {
-                Found::Zeros => *unit = [0; WORDS],
+                Found::Zeros => **unit = [0; WORDS],
                 Found::Copied => shared.counters[*number].ring_hits.add(1),
                 Found::Place(ppa) => {
                     let item = shared.item(end);
@@ -504,12 +580,13 @@ impl Handle {
             let reads = on_file.iter().map(|(_, ppa, item)| (*ppa, &item.buffer));
             result = result.and(shared.medium.read(queue, reads));
             for (at, ppa, item) in on_file {
-                item.buffer.read(&mut units[at]);
+                item.buffer.read(units[at].1);
                 end.give(item);
                 shared.lines.release(ppa);
             }
             laps.end(Lap::Device);
         }
-        result.map_err(|_| shared.fault())
+        // What was read after the end belongs to another life of the medium.
+        if result.is_ok() && shared.goes_on() { Ok(()) } else { Err(shared.fault()) }
     }
 }

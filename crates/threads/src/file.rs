@@ -22,9 +22,10 @@ use crate::sync::{Alone, Arc, AtomicU64, Mutex, Ordering};
 use rustix::fs::{FallocateFlags, OFlags};
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, Seek as _};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
+use twox_hash::XxHash3_64;
 
 /// "Flashweir threads 1"; on a machine of the other byte order it is another number.
 const MAGIC: u64 = 0x31_5f_73_64_72_68_74_66;
@@ -87,8 +88,14 @@ fn invalid(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
+/// A sum of units. A CRC would not do: it is the same for every content that ends with its own CRC, as blocks of file systems and databases
+/// do, and so for what was there before a power cut and what came afterwards.
 fn checksum<'a>(units: impl Iterator<Item = &'a Content>) -> u64 {
-    u64::from(units.fold(0, |sum, unit| crc32c::crc32c_append(sum, &unit.bytes())))
+    let mut sum = 0;
+    for unit in units {
+        sum = XxHash3_64::oneshot_with_seed(sum, &unit.bytes());
+    }
+    sum
 }
 
 /// What a volume keeps of its geometry. CPUs and workers are the process's.
@@ -115,6 +122,11 @@ fn open(path: &Path, is_new: bool) -> io::Result<File> {
         }
         other => other,
     }
+}
+
+/// Bytes of a file or block device.
+fn length(mut file: &File) -> io::Result<u64> {
+    file.seek(io::SeekFrom::End(0))
 }
 
 impl Store {
@@ -150,16 +162,31 @@ impl Store {
         }
     }
 
-    /// Makes a volume. The file gets all of its room at once, where the file system can do that.
+    /// Makes a volume. A file is new and gets all of its room at once, where the file system can do that; a block device begins with zeros,
+    /// unless its content is to be destroyed.
     ///
     /// # Errors
-    /// The file is there already, or the system's reason.
-    pub(crate) fn create(path: &Path, geometry: Geometry, volume: u64) -> io::Result<Self> {
-        let file = open(path, true)?;
+    /// The file is there already, the block device has content or is too small, or the system's reason.
+    pub(crate) fn create(path: &Path, geometry: Geometry, volume: u64, destroys: bool) -> io::Result<Self> {
+        let is_device = std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device());
+        let file = open(path, !is_device)?;
         let bytes = Self::bytes(&geometry);
-        match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
-            Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(bytes)?,
-            other => other?,
+        if is_device {
+            let begin = Content::default();
+            let has = length(&file)?;
+            if has < bytes {
+                return Err(invalid(format!("the block device has {has} bytes, expected {bytes}")));
+            }
+            let file = Arc::new(file.try_clone()?);
+            Queue::new(file, 1).read_all([(0, &begin)].into_iter())?;
+            if !destroys && begin.bytes() != [0; UNIT_BYTES] {
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the block device has content"));
+            }
+        } else {
+            match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
+                Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(bytes)?,
+                other => other?,
+            }
         }
         let store = Self::of(file, geometry, volume);
         let superblock = Content::default();
@@ -184,7 +211,8 @@ impl Store {
     /// It is none, or the system's reason.
     pub(crate) fn open(path: &Path, (cpus, workers): (u32, u32)) -> io::Result<Self> {
         let file = open(path, false)?;
-        if file.metadata()?.len() < UNIT_BYTES as u64 {
+        let is = length(&file)?;
+        if is < UNIT_BYTES as u64 {
             return Err(invalid("too short for a volume of threads".into()));
         }
         let file = Arc::new(file);
@@ -211,8 +239,8 @@ impl Store {
             workers,
         };
         geometry.check_numbers().map_err(|error| invalid(error.0))?;
-        let (is, wanted) = (file.metadata()?.len(), Self::bytes(&geometry));
-        if is < wanted && file.metadata()?.is_file() {
+        let wanted = Self::bytes(&geometry);
+        if is < wanted {
             return Err(invalid(format!("{is} bytes long, expected {wanted}")));
         }
         let file = Arc::into_inner(file).expect("the queue is gone");
@@ -233,6 +261,9 @@ impl Store {
     /// The system's reason.
     pub(crate) fn load(&self, mut each: impl FnMut(Found)) -> io::Result<()> {
         self.file.sync_data()?;
+        if let Some(before) = &self.before {
+            before.lock().expect("nobody panics with it").clear();
+        }
         let mut queue = Queue::new(self.file.clone(), 32);
         let at = |unit: usize| ((1 + unit) * UNIT_BYTES) as u64;
         queue.read_all(self.void.iter().enumerate().map(|(unit, content)| (at(unit), content)))?;
@@ -394,7 +425,9 @@ impl Store {
     /// # Errors
     /// The system's reason.
     pub(crate) fn lose(&self, mut lose: impl FnMut() -> bool) -> io::Result<()> {
-        let before = self.before.as_ref().expect("a store that keeps what was there before");
+        let Some(before) = &self.before else { return Ok(()) };
+        // A sync that has begun is over first.
+        let _synced = self.synced.lock().expect("nobody panics with it");
         for (_, offset, bytes) in before.lock().expect("nobody panics with it").drain(..).rev() {
             for (at, unit) in (0..).zip(bytes.as_chunks().0) {
                 if lose() {

@@ -95,16 +95,27 @@ impl Medium {
         Self::of(geometry, Place::Memory(units.collect()))
     }
 
-    /// An erased medium in a new file, which gets all of its room at once where the file system can do that. `volume` is a number that no
-    /// other volume has.
+    /// An erased medium in a new file, which gets all of its room at once where the file system can do that, or on a block device, which begins with
+    /// zeros unless its content is to be destroyed. `volume` is a number that no other volume has.
     ///
     /// # Errors
-    /// The file is there already, or the system's reason.
-    pub fn create(path: &Path, geometry: Geometry, volume: u64) -> io::Result<Self> {
+    /// The file is there already, the block device has content or is too small, or the system's reason. A file that cannot be made whole is
+    /// removed.
+    pub fn create(path: &Path, geometry: Geometry, volume: u64, destroys: bool) -> io::Result<Self> {
         geometry
             .check_numbers()
             .map_err(|GeometryError(what)| io::Error::new(io::ErrorKind::InvalidInput, what))?;
-        Ok(Self::of(geometry, Place::File(Store::create(path, geometry, volume)?)))
+        let was_there = path.symlink_metadata().is_ok();
+        match Store::create(path, geometry, volume, destroys) {
+            Ok(store) => Ok(Self::of(geometry, Place::File(store))),
+            Err(error) => {
+                if !was_there {
+                    // It may not have been made at all.
+                    let _ = std::fs::remove_file(path);
+                }
+                Err(error)
+            }
+        }
     }
 
     /// The medium in a file, for so many CPUs and handles.
@@ -412,7 +423,7 @@ mod tests {
         fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("weir-threads-{name}-{}", std::process::id()));
             let _ = std::fs::remove_file(&path);
-            let medium = Medium::create(&path, TINY, 5).unwrap().keeps_before();
+            let medium = Medium::create(&path, TINY, 5, false).unwrap().keeps_before();
             medium.power_on().unwrap();
             Self { path, medium }
         }
@@ -535,7 +546,7 @@ mod tests {
     fn what_is_no_volume_is_refused() {
         let file = InFile::new("refused");
         let text = |path: &Path| Medium::open(path, 1, 1).unwrap_err().to_string();
-        let again = Medium::create(&file.path, TINY, 5).unwrap_err();
+        let again = Medium::create(&file.path, TINY, 5, false).unwrap_err();
         assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
         let options = std::fs::File::options().write(true).clone();
         options.open(&file.path).unwrap().set_len(20_000).unwrap();

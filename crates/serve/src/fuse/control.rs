@@ -33,7 +33,7 @@ pub(super) struct Listener {
 impl Listener {
     /// Binds `path`; a socket without a listener is replaced.
     pub(super) fn bind(path: &Path) -> Result<Self, ServeError> {
-        let listener = crate::server::bind_unix(path)?;
+        let listener = crate::listen::bind_unix(path)?;
         Ok(Self { path: path.to_owned(), listener: Some(listener), stop: Arc::default(), thread: None })
     }
 

@@ -562,6 +562,7 @@ impl World {
             steps: report.steps,
             units: report.units,
             recovery_ns: report.time.as_nanos(),
+            on_threads: false,
         };
         let spent = match self.config.speed {
             Speed::Max => Duration::ZERO,

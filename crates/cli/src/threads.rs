@@ -1,0 +1,260 @@
+//! `weir threads`: a host FTL on real threads, as a disk of real programs.
+
+use crate::devices::size;
+use crate::error::{Failure, Outcome, say};
+use crate::json::{self, Kind};
+use crate::listen::ListenArgs;
+use crate::options::ShapeArgs;
+use crate::output::print;
+use crate::top::control_of;
+use crate::values::bound;
+use clap::{Args, ValueEnum};
+use flashweir_core::Bytes;
+use flashweir_serve::nbd::{Config, Export, Limits};
+use flashweir_serve::parallel::{ParallelConfig, ParallelServer};
+use flashweir_threads::content::UNIT_BYTES;
+use flashweir_threads::{Assembly, Disk, Geometry, Medium, STEPS};
+use std::fmt::Write as _;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  weir threads --memory 1GiB                                   NBD at 127.0.0.1:10809, gone when the server ends
+  weir threads disk.weir --create 8GiB --unix /tmp/disk.sock   in a new file
+  weir threads disk.weir --unix /tmp/disk.sock                 the same disk again, with everything that was flushed
+  weir threads /dev/sdx --create 100GiB                        on a block device that begins with zeros
+  weir threads --memory 1GiB --ftl pblk                        Linux's pblk, with one of everything
+
+QBLKe has a ring and a writer for each CPU, and a thread serves each connection: more connections, more CPUs. The medium takes no
+time of its own but that of memory, of the file or of the block device, to which programs go through io_uring; docs/host-ftl.md says
+what is durable when. Clients write whole blocks of 4 KiB. Ctrl-C ends it cleanly; whatever else ends it costs what was not flushed.
+For a device whose flash takes time, and that shows its chunks: weir serve qblke --host-ftl qblke.")]
+pub(crate) struct ThreadsArgs {
+    /// File or block device that has the disk
+    #[arg(value_name = "FILE", required_unless_present = "memory", conflicts_with = "memory")]
+    file: Option<PathBuf>,
+    /// Make a disk of this size
+    #[arg(long, value_name = "SIZE", value_parser = bound, requires = "file")]
+    create: Option<Bytes>,
+    /// Destroy what a block device has
+    #[arg(long, requires = "create")]
+    overwrite: bool,
+    /// Disk of this size in memory
+    #[arg(long, value_name = "SIZE", value_parser = bound)]
+    memory: Option<Bytes>,
+    /// Share of the medium that a new disk keeps from its users, percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=90))]
+    spare: u32,
+    /// Assembly: a step from pblk to QBLKe, each with what those before it have
+    #[arg(long, value_enum, default_value_t = Ftl::Qblke)]
+    ftl: Ftl,
+    /// CPUs that have a ring each [default: all that there are]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=128))]
+    cpus: Option<u32>,
+    #[command(flatten)]
+    listen: ListenArgs,
+    /// Name of the export
+    #[arg(long, value_name = "NAME", default_value = "")]
+    export: String,
+    /// Socket for `weir cut` [default: the first Unix socket with .control appended, or none]
+    #[arg(long, value_name = "PATH", help_heading = "Where clients connect")]
+    control: Option<PathBuf>,
+    /// Keep what was overwritten until its successor is durable, so that `weir cut --seed N` can take back any of it
+    #[arg(long, requires = "file")]
+    worst: bool,
+    /// Connections at once
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    connections: u32,
+    /// Drop a client that stalls for this many seconds in the middle of a message
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    patience: u32,
+    /// Microseconds after a request in which a connection's thread does not sleep
+    #[arg(long, value_name = "µs", default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    spin: u32,
+    #[command(flatten)]
+    shape: ShapeArgs,
+    /// Print nothing but errors
+    #[arg(long, short, conflicts_with = "output")]
+    quiet: bool,
+}
+
+/// Steps from pblk to QBLKe (open-channel §9.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Ftl {
+    /// One ring, one lock around the map, lines of the device, one pool, windows
+    Pblk,
+    /// A ring for each CPU
+    Rings,
+    /// A map of atomic words
+    Map,
+    /// Lines of a channel
+    Lines,
+    /// A pool for each thread
+    Pool,
+    /// The limiter by scores
+    Qblke,
+}
+
+impl Ftl {
+    fn assembly(self) -> (&'static str, Assembly) {
+        STEPS[self as usize]
+    }
+}
+
+/// `weir threads`.
+pub(crate) fn command(args: &ThreadsArgs, cancel: &AtomicBool) -> Outcome {
+    let endpoints = args.listen.endpoints()?;
+    let (keys, tls) = args.listen.tls()?;
+    let (name, assembly) = args.ftl.assembly();
+    let medium = medium(args, assembly)?;
+    let medium = if args.worst { medium.keeps_before() } else { medium };
+    let (geometry, is_uring) = (*medium.geometry(), medium.is_uring());
+    if is_uring == Some(false) {
+        say("io_uring is not available here: programs and reads are calls that block");
+    }
+    let disk = Disk::open_medium(assembly, Arc::new(medium)).map_err(|error| {
+        Failure::Run(match &args.file {
+            Some(file) => format!("{}: {error}", file.display()),
+            None => error.to_string(),
+        })
+    })?;
+    let recovered = disk.metrics().recovery_reads;
+    let export = Export {
+        name: args.export.clone(),
+        description: format!("{name} on threads"),
+        size: geometry.user_units * UNIT_BYTES as u64,
+        read_only: false,
+        least_block: UNIT_BYTES as u32,
+        preferred_block: UNIT_BYTES as u32,
+    };
+    let nbd = Config::new(vec![export], tls, Limits::default()).map_err(Failure::usage)?;
+    let config = ParallelConfig {
+        endpoints,
+        control: args.control.clone().or_else(|| args.listen.unix.first().map(|path| control_of(path))),
+        keys,
+        patience: Duration::from_secs(args.patience.into()),
+        spin: Duration::from_micros(args.spin.into()),
+        say,
+    };
+    let mut server = ParallelServer::bind(config, nbd, disk, assembly).map_err(Failure::run)?;
+    if !args.quiet {
+        print(&match args.shape.is_json() {
+            true => json::line(
+                Kind::ThreadsReady,
+                &serde_json::json!({
+                    "ftl": name, "size": geometry.user_units * UNIT_BYTES as u64, "cpus": geometry.cpus,
+                    "medium": medium_name(args, is_uring), "recovered_units": recovered, "clients": server.addresses(),
+                }),
+            )?,
+            false => greeting(args, name, &geometry, is_uring, recovered, &server),
+        })?;
+    }
+    let ended = server.run(cancel).map_err(Failure::run);
+    let metrics = server.disk().metrics();
+    let (connections, dropped) = server.connections();
+    ended?;
+    if args.shape.is_json() {
+        let value =
+            serde_json::json!({ "connections": connections, "dropped": dropped, "counters": metrics });
+        return print(&json::line(Kind::Threads, &value)?);
+    }
+    if !args.quiet {
+        let mut text = format!("\n{connections} connections, {dropped} refused or dropped\n\n");
+        let Ok(serde_json::Value::Object(counters)) = serde_json::to_value(metrics) else {
+            unreachable!("counters are an object")
+        };
+        for (counter, value) in counters {
+            let _ = writeln!(text, "{:<20} {value:>14}", counter.replace('_', " "));
+        }
+        print(&text)?;
+    }
+    Ok(())
+}
+
+fn medium_name(args: &ThreadsArgs, is_uring: Option<bool>) -> String {
+    match (&args.file, is_uring) {
+        (Some(file), Some(true)) => format!("{}, io_uring", file.display()),
+        (Some(file), _) => format!("{}, blocking calls", file.display()),
+        (None, _) => "memory".into(),
+    }
+}
+
+fn greeting(
+    args: &ThreadsArgs,
+    name: &str,
+    geometry: &Geometry,
+    is_uring: Option<bool>,
+    recovered: u64,
+    server: &ParallelServer,
+) -> String {
+    let rings = if args.ftl == Ftl::Pblk { 1 } else { geometry.cpus };
+    let mut text = format!(
+        "{name} on threads: {:.2} GB, {rings} {}, {} channels; medium: {}\n",
+        (geometry.user_units * UNIT_BYTES as u64) as f64 / 1e9,
+        if rings == 1 { "ring" } else { "rings" },
+        geometry.channels,
+        medium_name(args, is_uring)
+    );
+    if recovered > 0 {
+        let _ = writeln!(text, "recovered: {recovered} out-of-band records");
+    }
+    for address in server.addresses() {
+        let _ = writeln!(text, "clients: {address}");
+    }
+    text
+}
+
+fn medium(args: &ThreadsArgs, assembly: Assembly) -> Outcome<Medium> {
+    let all = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+    let (cpus, workers) = (args.cpus.unwrap_or(all.min(128)), args.connections);
+    let geometry = |option: &str, bytes: Bytes| {
+        if !bytes.0.is_multiple_of(UNIT_BYTES as u64) {
+            return Err(Failure::Usage(format!("{option} {}: expected a multiple of 4 KiB", bytes.0)));
+        }
+        Geometry::for_units(bytes.0 / UNIT_BYTES as u64, args.spare.into(), cpus, workers)
+            .map_err(|error| Failure::Usage(format!("{option} {}: {error}", size(bytes.0))))
+    };
+    let Some(file) = &args.file else {
+        return Ok(Medium::new(geometry("--memory", args.memory.expect("clap asks for one of both"))?));
+    };
+    let shown = file.display();
+    match args.create {
+        Some(bytes) => {
+            let volume = RandomState::new().build_hasher().finish();
+            let made = Medium::create(file, geometry("--create", bytes)?, volume, args.overwrite);
+            made.map_err(|error| not_made(file, &error))
+        }
+        None => {
+            let medium = Medium::open(file, cpus, workers).map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => {
+                    Failure::Usage(format!("{shown}: there is no such file; --create SIZE makes one"))
+                }
+                io::ErrorKind::InvalidData => {
+                    Failure::Usage(format!("{shown}: {error}; expected what weir threads --create has made"))
+                }
+                _ => Failure::Run(format!("{shown}: {error}")),
+            })?;
+            let name = args.ftl.assembly().0;
+            medium.geometry().check(assembly).map_err(|error| {
+                Failure::Usage(format!("{shown}: {name} cannot run on it with {cpus} CPUs: {error}"))
+            })?;
+            Ok(medium)
+        }
+    }
+}
+
+fn not_made(file: &Path, error: &io::Error) -> Failure {
+    let shown = file.display();
+    match error.kind() {
+        io::ErrorKind::AlreadyExists if file.is_file() => {
+            Failure::Usage(format!("{shown} is there already; without --create its disk is served"))
+        }
+        io::ErrorKind::AlreadyExists => Failure::Usage(format!("{shown}: {error}; --overwrite destroys it")),
+        _ => Failure::Run(format!("{shown}: {error}")),
+    }
+}

@@ -1,0 +1,527 @@
+//! Server of a disk on real threads: a thread, and a handle of the FTL, for each connection.
+//!
+//! Place in the data flow: as [`crate::server`], but what [`crate::nbd`] makes of bytes goes to `flashweir-threads`, whose medium is memory, a
+//! file or a block device. There is no virtual time and no simulated device.
+//!
+//! A turn of a connection: take in what its client sent, begin all of it, answer what is done, wait for what has to be durable,
+//! answer that. Reads of a turn are on their way at the same time.
+//!
+//! Invariants: as the server's; and a client whose thread waits for the FTL stops no other.
+
+use crate::control::{Ask, CutDone, CutOrder, LINE_BYTES_MAX, Reply};
+use crate::listen::{Endpoint, Listener, ServeError, Sockets, Stream, failed, listen};
+use crate::nbd::{Command, Config, Connection, Errno, Extent, Progress, Request, TlsKeys, Token};
+use flashweir_core::{Lpn, RandomStream};
+use flashweir_threads::content::{UNIT_BYTES, Unit, WORDS};
+use flashweir_threads::{Assembly, Disk, Fault, Handle, Ticket};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// Configuration of a server.
+#[derive(Clone, Debug)]
+pub struct ParallelConfig {
+    /// Addresses at which clients connect.
+    pub endpoints: Vec<Endpoint>,
+    /// A unix socket for `weir cut`.
+    pub control: Option<PathBuf>,
+    /// Certificate and key, where TLS is offered.
+    pub keys: Option<TlsKeys>,
+    /// Longest time of a handshake, of one message of a client, and of taking an answer.
+    pub patience: Duration,
+    /// How long a thread looks for requests before it sleeps.
+    pub spin: Duration,
+    /// Function for messages to users.
+    pub say: fn(String),
+}
+
+/// Longest sleep, so that a signal is noticed.
+const SLEEP_MAX: Duration = Duration::from_millis(200);
+/// Longest time for which a controller may be silent in its question.
+const QUESTION_MAX: Duration = Duration::from_secs(1);
+/// Longest time that a connection needs to end when the power is cut.
+const ENDING_MAX: Duration = Duration::from_secs(30);
+
+/// What threads of connections share.
+#[derive(Debug)]
+struct Common {
+    config: ParallelConfig,
+    nbd: Arc<Config>,
+    connections: AtomicU64,
+    dropped: AtomicU64,
+    has_failed: AtomicBool,
+    /// Requests without an answer, of connections that lost the power.
+    lost: AtomicU64,
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct ParallelServer {
+    common: Arc<Common>,
+    /// It is there but while the power is off.
+    disk: Option<Disk>,
+    assembly: Assembly,
+    listeners: Vec<Listener>,
+    sockets: Sockets,
+    is_stopping: bool,
+}
+
+/// A connection, seen by the server: its thread has the other end of the first, and of the second.
+struct Live(Weak<()>, Stream);
+
+impl ParallelServer {
+    /// Opens the sockets. The disk, which has this assembly, is the only export of `nbd`.
+    ///
+    /// # Errors
+    /// A socket cannot be opened, for instance because another server uses it.
+    pub fn bind(
+        config: ParallelConfig,
+        nbd: Config,
+        disk: Disk,
+        assembly: Assembly,
+    ) -> Result<Self, ServeError> {
+        assert_eq!(nbd.exports().len(), 1, "one disk is one export");
+        let (listeners, sockets) = listen(config.control.as_deref(), &config.endpoints)?;
+        let number = || AtomicU64::new(0);
+        let common = Common {
+            config,
+            nbd: Arc::new(nbd),
+            connections: number(),
+            dropped: number(),
+            has_failed: AtomicBool::new(false),
+            lost: number(),
+        };
+        let common = Arc::new(common);
+        Ok(Self { common, disk: Some(disk), assembly, listeners, sockets, is_stopping: false })
+    }
+
+    /// Addresses at which clients reach it; of TCP with the port that the system chose, where that was 0.
+    pub fn addresses(&self) -> Vec<String> {
+        self.listeners.iter().filter_map(Listener::address).collect()
+    }
+
+    /// The disk.
+    pub fn disk(&self) -> &Disk {
+        self.disk.as_ref().expect("the power is on")
+    }
+
+    /// Connections that were ever accepted, and those that were refused or dropped because they stalled.
+    pub fn connections(&self) -> (u64, u64) {
+        (self.common.connections.load(Ordering::Relaxed), self.common.dropped.load(Ordering::Relaxed))
+    }
+
+    /// Serves until `stop` is set or a stop is requested on the control socket, answers what is under way, and makes everything durable.
+    ///
+    /// # Errors
+    /// Polling fails, or the file or block device has failed.
+    pub fn run(&mut self, stop: &AtomicBool) -> Result<(), ServeError> {
+        let is_over = AtomicBool::new(false);
+        let ended = std::thread::scope(|scope| {
+            let ended = self.listen(stop, |client| {
+                let thread = std::thread::Builder::new().name("connection".into());
+                let is_over = &is_over;
+                thread.spawn_scoped(scope, move || client.run(is_over)).map(drop)
+            });
+            is_over.store(true, Ordering::Relaxed);
+            ended
+        });
+        self.listeners.clear();
+        self.sockets.remove();
+        ended?;
+        let mut handle = self.disk().handle().expect("all connections have ended");
+        handle.flush().map_err(failed("what was written last is not durable"))
+    }
+
+    fn listen(
+        &mut self,
+        stop: &AtomicBool,
+        start: impl Fn(Client) -> std::io::Result<()>,
+    ) -> Result<(), ServeError> {
+        let mut live: Vec<Live> = Vec::new();
+        while !self.is_stopping && !stop.load(Ordering::Relaxed) {
+            sleep(&self.listeners)?;
+            for at in 0..self.listeners.len() {
+                // Nobody, a client that has gone already, or a lack of descriptors: the next turn tries again.
+                let Ok(stream) = self.listeners[at].accept() else { continue };
+                if matches!(self.listeners[at], Listener::Control(_)) {
+                    self.control(stream, &mut live)?;
+                    continue;
+                }
+                let (Some(handle), Ok(twin)) = (self.disk().handle(), stream.twin()) else {
+                    self.common.dropped.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                };
+                self.common.connections.fetch_add(1, Ordering::Relaxed);
+                live.retain(|Live(thread, _)| thread.strong_count() > 0);
+                let common = Arc::clone(&self.common);
+                let connection = Connection::new(stream, Arc::clone(&common.nbd), common.config.keys.clone());
+                let is_there = Arc::new(());
+                live.push(Live(Arc::downgrade(&is_there), twin));
+                let waits = Vec::new();
+                start(Client { connection, handle, common, waits, has_power: true, is_there })
+                    .map_err(failed("a thread for a connection"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers the question of a controller.
+    fn control(&mut self, stream: Stream, live: &mut Vec<Live>) -> Result<(), ServeError> {
+        let Ok(()) = stream.block(QUESTION_MAX) else { return Ok(()) };
+        let mut input = BufReader::new(stream);
+        let mut line = String::new();
+        // A controller that says nothing is dropped, as one that does not want to know.
+        if (&mut input).take(LINE_BYTES_MAX as u64).read_line(&mut line).is_err() {
+            return Ok(());
+        }
+        let reply = match serde_json::from_str(&line) {
+            Ok(ask) => self.obey(ask, live)?,
+            Err(error) => Reply::Error(format!("not a question that a server knows: {error}")),
+        };
+        let reply = serde_json::to_string(&reply).expect("an answer is JSON");
+        let _ = writeln!(input.get_mut(), "{reply}");
+        Ok(())
+    }
+
+    fn obey(&mut self, ask: Ask, live: &mut Vec<Live>) -> Result<Reply, ServeError> {
+        let refused = |why: &str| Ok(Reply::Error(why.into()));
+        match ask {
+            Ask::Stop => {
+                self.is_stopping = true;
+                Ok(Reply::Stopping)
+            }
+            Ask::Status => refused("a disk on threads has no status; its counters are printed when it ends"),
+            Ask::Save(_) => refused("this is a server of a disk: expected the control socket of a mount"),
+            Ask::Cut(CutOrder { eio: true, .. }) => {
+                refused("connections to a disk on threads end with its power: expected no --eio")
+            }
+            Ask::Cut(order) => self.cut(&order, live),
+        }
+    }
+
+    /// Cuts the power: connections end, and the disk recovers from its medium.
+    fn cut(&mut self, order: &CutOrder, live: &mut Vec<Live>) -> Result<Reply, ServeError> {
+        let export = &self.common.nbd.exports()[0].name;
+        if let Some(name) = order.export.as_ref().filter(|name| *name != export) {
+            return Ok(Reply::Error(format!("there is no export `{name}`; there is `{export}`")));
+        }
+        let medium = self.disk.take().expect("the power is on").cut();
+        live.retain(|Live(thread, _)| thread.strong_count() > 0);
+        let connections_dropped = live.len() as u64;
+        for Live(_, stream) in live.iter() {
+            stream.shutdown();
+        }
+        let begin = Instant::now();
+        while live.iter().any(|Live(thread, _)| thread.strong_count() > 0) {
+            if begin.elapsed() > ENDING_MAX {
+                return Err(failed("power cut")("a connection does not end"));
+            }
+            std::thread::yield_now();
+        }
+        live.clear();
+        if let Some(seed) = order.seed {
+            let mut random = RandomStream::new(seed, "threads: what a power cut takes");
+            let loses = random.unit();
+            medium.lose(|| random.chance(loses)).map_err(failed("power cut"))?;
+        }
+        std::thread::sleep(Duration::from_nanos(order.off_ns));
+        let begin = Instant::now();
+        let disk = Disk::open_medium(self.assembly, medium).map_err(failed("recovery"))?;
+        let done = CutDone {
+            export: export.clone(),
+            requests_lost: self.common.lost.swap(0, Ordering::Relaxed),
+            connections_dropped,
+            pages_read: disk.metrics().recovery_reads,
+            steps: 0,
+            units: disk.mapped_units(),
+            recovery_ns: begin.elapsed().as_nanos() as u64,
+            on_threads: true,
+        };
+        self.disk = Some(disk);
+        Ok(Reply::Cut(vec![done]))
+    }
+}
+
+impl Common {
+    fn has_failed(&self, fault: Fault) -> (Errno, String) {
+        if fault == Fault::Full {
+            return (Errno::NoSpc, fault.to_string());
+        }
+        if !self.has_failed.swap(true, Ordering::Relaxed) {
+            (self.config.say)(format!("{fault}; every request is answered by EIO from now on"));
+        }
+        (Errno::Io, fault.to_string())
+    }
+}
+
+fn sleep(listeners: &[Listener]) -> Result<(), ServeError> {
+    let mut all: Vec<PollFd<'_>> =
+        listeners.iter().map(|listener| PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)).collect();
+    match poll(&mut all, Some(&timespec(SLEEP_MAX))) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(failed("poll")(error)),
+    }
+}
+
+fn timespec(span: Duration) -> Timespec {
+    Timespec { tv_sec: span.as_secs() as i64, tv_nsec: span.subsec_nanos().into() }
+}
+
+/// Waits until there is something to read or write; returns whether there is.
+fn wait(stream: &impl std::os::fd::AsFd, interest: PollFlags, most: Duration) -> bool {
+    let mut one = [PollFd::from_borrowed_fd(stream.as_fd(), interest)];
+    matches!(poll(&mut one, Some(&timespec(most))), Ok(ready) if ready > 0)
+}
+
+/// A connection with its thread.
+struct Client {
+    connection: Connection<Stream>,
+    handle: Handle,
+    common: Arc<Common>,
+    /// Requests that are answered when they are durable.
+    waits: Vec<(Token, Ticket)>,
+    /// The disk has not lost its power.
+    has_power: bool,
+    /// It goes with this.
+    is_there: Arc<()>,
+}
+
+/// A read of a turn.
+struct Read {
+    token: Token,
+    lpn: Lpn,
+    units: Vec<Unit>,
+    /// Bytes of the first unit that are not wanted.
+    skip: usize,
+    length: usize,
+}
+
+impl Client {
+    /// Serves the client until it goes or the server stops.
+    fn run(mut self, stop: &AtomicBool) {
+        let (mut moved, mut active) = (Instant::now(), Instant::now());
+        let mut is_stopping = false;
+        loop {
+            if stop.load(Ordering::Relaxed) && !is_stopping {
+                (is_stopping, moved) = (true, Instant::now());
+                self.connection.session().shut_down();
+            }
+            if !self.connection.is_runnable() {
+                let mut interest = PollFlags::empty();
+                interest.set(PollFlags::IN, self.connection.wants_read());
+                interest.set(PollFlags::OUT, self.connection.wants_write());
+                let is_awake = active.elapsed() < self.common.config.spin;
+                if is_awake {
+                    std::thread::yield_now();
+                }
+                let most = if is_awake { Duration::ZERO } else { SLEEP_MAX };
+                if !wait(self.connection.stream(), interest, most) && is_awake {
+                    continue;
+                }
+            }
+            let is_over = match self.connection.read() {
+                Ok(Progress::Done(count)) => {
+                    active = if count > 0 { Instant::now() } else { active };
+                    false
+                }
+                Ok(Progress::Blocked) => false,
+                Ok(Progress::Closed) | Err(_) => true,
+            };
+            let before = self.connection.session().output().len();
+            let Ok(has_worked) = self.turn() else { break };
+            if !self.has_power {
+                self.common.lost.fetch_add(self.connection.session().in_flight() as u64, Ordering::Relaxed);
+                break;
+            }
+            if has_worked {
+                (moved, active) = (Instant::now(), Instant::now());
+            }
+            if self.connection.flush().is_err() || self.connection.session().wants_close() || is_over {
+                break;
+            }
+            let waits_for_client = self.connection.wants_write();
+            let session = self.connection.session();
+            if session.output().len() < before {
+                moved = Instant::now();
+            }
+            let is_busy = !session.is_transmitting() || session.is_mid_message() || waits_for_client;
+            if is_stopping && !is_busy {
+                break;
+            }
+            let of_all = self.common.config.patience;
+            let patience = if is_stopping { of_all.min(Duration::from_secs(5)) } else { of_all };
+            if !is_busy {
+                moved = Instant::now();
+            } else if moved.elapsed() > patience {
+                self.common.dropped.fetch_add(1, Ordering::Relaxed);
+                break;
+            }
+        }
+        self.connection.close();
+        drop(self.handle);
+        drop(self.is_there);
+    }
+
+    /// Executes what has arrived; returns whether there was something.
+    fn turn(&mut self) -> Result<bool, crate::nbd::Fatal> {
+        let mut reads = Vec::new();
+        let mut has_worked = false;
+        let mut ended = Ok(());
+        loop {
+            match self.connection.session().next_request() {
+                Ok(Some(request)) => {
+                    has_worked = true;
+                    self.begin(request, &mut reads);
+                }
+                Ok(None) => break,
+                Err(fatal) => {
+                    // What came before is executed; there is nobody to answer.
+                    ended = Err(fatal);
+                    break;
+                }
+            }
+        }
+        self.answer_reads(reads);
+        if !self.waits.is_empty() {
+            // Who waits for these does not hold up the others. What cannot be sent now is sent later.
+            let _ = self.connection.flush();
+            for (token, ticket) in std::mem::take(&mut self.waits) {
+                self.answer(token, ticket.wait());
+            }
+        }
+        ended.map(|()| has_worked)
+    }
+
+    fn begin(&mut self, Request { token, offset, length, command }: Request, reads: &mut Vec<Read>) {
+        let unit = UNIT_BYTES as u64;
+        let (lpn, end) = (offset / unit, offset + u64::from(length));
+        match command {
+            Command::Read => {
+                let units = vec![[0; WORDS]; (end.div_ceil(unit) - lpn) as usize];
+                let skip = (offset % unit) as usize;
+                reads.push(Read { token, lpn: Lpn(lpn), units, skip, length: length as usize });
+            }
+            Command::Write { data, fua } => {
+                let ticket = self.handle.submit_bytes(Lpn(lpn), &data, fua);
+                self.later(token, ticket, fua);
+            }
+            Command::Trim { fua } => {
+                // Parts of units stay as they are.
+                let (first, last) = (offset.div_ceil(unit), end / unit);
+                let ticket = self.handle.submit_trim(Lpn(first), last.saturating_sub(first), fua);
+                self.later(token, ticket, fua);
+            }
+            Command::WriteZeroes { fast: true, no_hole: true, .. } => {
+                let session = self.connection.session();
+                session.reply_error(
+                    token,
+                    Errno::NotSup,
+                    "zeros that stay allocated are no faster than a write",
+                );
+            }
+            Command::WriteZeroes { fua, no_hole: true, .. } => {
+                let written = self.write_zeros(Lpn(lpn), u64::from(length) / unit);
+                match written {
+                    Ok(()) if fua => {
+                        let ticket = self.handle.submit_flush();
+                        self.waits.push((token, ticket));
+                    }
+                    done => self.answer(token, done),
+                }
+            }
+            Command::WriteZeroes { fua, .. } => {
+                let ticket = self.handle.submit_trim(Lpn(lpn), u64::from(length) / unit, fua);
+                self.later(token, ticket, fua);
+            }
+            Command::Flush => {
+                let ticket = self.handle.submit_flush();
+                self.waits.push((token, ticket));
+            }
+            Command::Cache => self.connection.session().reply_ok(token),
+            Command::BlockStatus { one } => self.extents(token, offset, end, one),
+        }
+    }
+
+    fn write_zeros(&mut self, lpn: Lpn, count: u64) -> Result<(), Fault> {
+        let zeros = [[0; WORDS]; 16];
+        for at in (0..count).step_by(zeros.len()) {
+            let part = (count - at).min(zeros.len() as u64) as usize;
+            self.handle.write(Lpn(lpn.0 + at), &zeros[..part], false)?;
+        }
+        Ok(())
+    }
+
+    /// Has a request answered: at once, or when it is durable.
+    fn later(&mut self, token: Token, ticket: Result<Ticket, Fault>, fua: bool) {
+        match ticket {
+            Ok(ticket) if fua => self.waits.push((token, ticket)),
+            Ok(_) => self.connection.session().reply_ok(token),
+            Err(fault) => self.answer(token, Err(fault)),
+        }
+    }
+
+    fn answer(&mut self, token: Token, result: Result<(), Fault>) {
+        match result {
+            Ok(()) => self.connection.session().reply_ok(token),
+            // Its answer is that the connection ends.
+            Err(Fault::PowerLost) => self.has_power = false,
+            Err(fault) => {
+                let (errno, why) = self.common.has_failed(fault);
+                self.connection.session().reply_error(token, errno, &why);
+            }
+        }
+    }
+
+    fn answer_reads(&mut self, mut reads: Vec<Read>) {
+        let result = self.handle.read_many(reads.iter_mut().map(|read| (read.lpn, &mut read.units[..])));
+        for Read { token, units, skip, length, .. } in reads {
+            if let Err(fault) = result {
+                self.answer(token, Err(fault));
+                continue;
+            }
+            self.connection.session().reply_read(token, |reply| {
+                let (mut skip, mut left) = (skip, length);
+                for unit in &units {
+                    let part = (UNIT_BYTES - skip).min(left);
+                    if *unit == [0; WORDS] {
+                        reply.hole(part);
+                    } else if part == UNIT_BYTES {
+                        reply.fill(part, |bytes| put(unit, bytes));
+                    } else {
+                        let mut whole = [0; UNIT_BYTES];
+                        put(unit, &mut whole);
+                        reply.data(&whole[skip..skip + part]);
+                    }
+                    (skip, left) = (0, left - part);
+                }
+            });
+        }
+    }
+
+    fn extents(&mut self, token: Token, offset: u64, end: u64, one: bool) {
+        let unit = UNIT_BYTES as u64;
+        let mut extents = Vec::new();
+        let mut at = offset;
+        while at < end && (extents.is_empty() || !one) {
+            let (lpn, last) = (at / unit, end.div_ceil(unit));
+            let (count, hole) = match self.handle.extent(Lpn(lpn), last - lpn) {
+                Ok(extent) => extent,
+                Err(fault) => return self.answer(token, Err(fault)),
+            };
+            let to = ((lpn + count) * unit).min(end);
+            extents.push(Extent { length: (to - at) as u32, hole, zero: hole });
+            at = to;
+        }
+        self.connection.session().reply_block_status(token, extents);
+    }
+}
+
+fn put(unit: &Unit, bytes: &mut [u8]) {
+    for (to, from) in bytes.as_chunks_mut().0.iter_mut().zip(unit) {
+        *to = from.to_ne_bytes();
+    }
+}
