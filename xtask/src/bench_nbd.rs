@@ -16,14 +16,24 @@ const TURNS: usize = 5;
 /// Seconds of one turn.
 const TURN_S: u32 = 2;
 
-/// A served disk: the arguments of `weir serve`.
+/// A served disk: the arguments of `weir`.
 type Disk = &'static [&'static str];
 
-const PAGES: Disk = &["consumer-tlc-nvme"];
-const HOST_FTL: Disk = &["qblke", "--set", "geometry.pages_per_block=64", "--host-ftl", "qblke,rings=2"];
+const PAGES: Disk = &["serve", "--speed", "max", "consumer-tlc-nvme"];
+const HOST_FTL: Disk = &[
+    "serve",
+    "--speed",
+    "max",
+    "qblke",
+    "--set",
+    "geometry.pages_per_block=64",
+    "--host-ftl",
+    "qblke,rings=2",
+];
+const THREADS: Disk = &["threads", "--memory", "2GiB"];
 
 /// Name of each bar, with the disk and fio's `rw` and `iodepth`.
-pub(crate) const SPEEDS: [(&str, Disk, &str, u32); 8] = [
+pub(crate) const SPEEDS: [(&str, Disk, &str, u32); 12] = [
     ("nbd-read-qd1", PAGES, "randread", 1),
     ("nbd-read-qd16", PAGES, "randread", 16),
     ("nbd-write-qd1", PAGES, "randwrite", 1),
@@ -32,6 +42,10 @@ pub(crate) const SPEEDS: [(&str, Disk, &str, u32); 8] = [
     ("qblke-read-qd16", HOST_FTL, "randread", 16),
     ("qblke-write-qd1", HOST_FTL, "randwrite", 1),
     ("qblke-write-qd16", HOST_FTL, "randwrite", 16),
+    ("threads-read-qd1", THREADS, "randread", 1),
+    ("threads-read-qd16", THREADS, "randread", 16),
+    ("threads-write-qd1", THREADS, "randwrite", 1),
+    ("threads-write-qd16", THREADS, "randwrite", 16),
 ];
 
 /// A running server, which is killed when this is dropped.
@@ -105,7 +119,7 @@ pub(crate) fn fio_iops(target: &[&str], rw: &str, depth: u32, seconds: u32) -> R
 
 fn weir(arguments: &[&str], socket: &Path) -> Result<Server, String> {
     let mut command = Command::new(published("weir"));
-    command.arg("serve").args(arguments).args(["--output", "json"]).arg("--unix").arg(socket);
+    command.args(arguments).args(["--output", "json"]).arg("--unix").arg(socket);
     Server::start(command, socket)
 }
 
@@ -122,7 +136,7 @@ fn sockets() -> Result<[PathBuf; 2], String> {
 /// Median requests per second of ours and of nbdkit's memory plugin.
 pub(crate) fn speed(disk: Disk, rw: &str, depth: u32) -> Result<(f64, f64), String> {
     let [ours, theirs] = sockets()?;
-    let ours = weir(&[disk, &["--speed", "max"]].concat(), &ours)?;
+    let ours = weir(disk, &ours)?;
     let mut nbdkit = Command::new("nbdkit");
     nbdkit.arg("--foreground").arg("--unix").arg(&theirs).args(["memory", "2G"]);
     let theirs = Server::start(nbdkit, &theirs)?;
@@ -154,7 +168,7 @@ pub(crate) struct Latency {
 /// Measures reads at queue depth 1 on a device whose array read takes 75 µs.
 pub(crate) fn latency() -> Result<Latency, String> {
     let [socket, _] = sockets()?;
-    let server = weir(&["mqsim-small-ideal", "--precondition", "instant"], &socket)?;
+    let server = weir(&["serve", "mqsim-small-ideal", "--precondition", "instant"], &socket)?;
     server.iops("randread", 1, 5)?;
     let text = server.end()?;
     let last = text.lines().last().unwrap_or_default();

@@ -36,7 +36,7 @@ enum Kind {
     Comparisons { filter: &'static str },
 }
 
-const ALL: [(&str, Kind); 12] = [
+const ALL: [(&str, Kind); 13] = [
     ("crash-devices", Kind::CrashWorlds { chunk: 50, wanted: 1_000 }),
     ("crash-drawn", Kind::CrashDrawn { chunk: 500, wanted: 5_000 }),
     ("file-cuts", Kind::FileCuts { campaigns: &FILE_CUTS, wanted: 100_000 }),
@@ -45,6 +45,7 @@ const ALL: [(&str, Kind); 12] = [
     ("sqlite-cuts", Kind::SqliteCuts { campaigns: &SQLITE_CUTS, wanted: 10_000 }),
     ("live-cuts", Kind::LiveCuts { chunk: 50, wanted: 1_000, case: None }),
     ("live-cuts-qblke", Kind::LiveCuts { chunk: 50, wanted: 1_000, case: Some("qblke") }),
+    ("live-cuts-threads", Kind::LiveCuts { chunk: 50, wanted: 1_000, case: Some("threads-file") }),
     ("mutants", Kind::Mutants { wanted: 210 }),
     ("claims-rflush", Kind::Claims { paper: "rflush", seeds: 1, studies: RFLUSH }),
     ("waf-theory", Kind::Comparisons { filter: "theory" }),

@@ -37,6 +37,7 @@ const JUDGES: [(&str, &[&[&str]]); 16] = [
     ("fuzz-nbd-session", &[&["crates/serve/src/nbd", "fuzz"]]),
     ("live-cuts", &[DEVICE, &["crates/sim", "crates/serve"]]),
     ("live-cuts-qblke", &[DEVICE, &["crates/host", "crates/sim", "crates/serve"]]),
+    ("live-cuts-threads", &[&["crates/ftl", "crates/threads", "crates/serve"]]),
     ("mqsim", &[&["crates/core", "crates/ftl", "crates/device", "crates/sim"]]),
     ("mutants", &[DEVICE, FILES, &["crates/db", "crates/sqlite", "xtask/src/mutants"]]),
     ("smp-costs", &[&["crates/threads"]]),

@@ -39,7 +39,7 @@ pub(crate) struct ThreadsArgs {
     #[arg(value_name = "FILE", required_unless_present = "memory", conflicts_with = "memory")]
     file: Option<PathBuf>,
     /// Make a disk of this size
-    #[arg(long, value_name = "SIZE", value_parser = bound, requires = "file")]
+    #[arg(long, value_name = "SIZE", value_parser = bound, conflicts_with = "memory")]
     create: Option<Bytes>,
     /// Destroy what a block device has
     #[arg(long, requires = "create")]
@@ -65,7 +65,7 @@ pub(crate) struct ThreadsArgs {
     #[arg(long, value_name = "PATH", help_heading = "Where clients connect")]
     control: Option<PathBuf>,
     /// Keep what was overwritten until its successor is durable, so that `weir cut --seed N` can take back any of it
-    #[arg(long, requires = "file")]
+    #[arg(long, conflicts_with = "memory")]
     worst: bool,
     /// Connections at once
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -254,7 +254,12 @@ fn not_made(file: &Path, error: &io::Error) -> Failure {
         io::ErrorKind::AlreadyExists if file.is_file() => {
             Failure::Usage(format!("{shown} is there already; without --create its disk is served"))
         }
-        io::ErrorKind::AlreadyExists => Failure::Usage(format!("{shown}: {error}; --overwrite destroys it")),
+        io::ErrorKind::AlreadyExists if error.raw_os_error().is_none() => {
+            Failure::Usage(format!("{shown}: {error}; --overwrite destroys it"))
+        }
+        io::ErrorKind::AlreadyExists => {
+            Failure::Usage(format!("{shown}: expected a new file or a block device"))
+        }
         _ => Failure::Run(format!("{shown}: {error}")),
     }
 }

@@ -269,7 +269,7 @@ impl<'a> Collector<'a> {
         if !self.shared.goes_on() {
             return Err(PowerLost);
         }
-        backoff.wait();
+        backoff.wait_long();
         Ok(())
     }
 

@@ -19,7 +19,7 @@ use crate::assembly::Geometry;
 use crate::content::{Content, UNIT_BYTES, WORDS};
 use crate::queue::Queue;
 use crate::sync::{Alone, Arc, AtomicU64, Mutex, Ordering};
-use rustix::fs::{FallocateFlags, OFlags};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Seek as _};
@@ -110,18 +110,32 @@ fn numbers(geometry: &Geometry) -> [u64; 6] {
     ]
 }
 
-/// Opens for direct input and output, or through the page cache where the file system has no other way.
+/// Opens for direct input and output, or through the page cache where the file system has no other way; for nobody else meanwhile.
 fn open(path: &Path, is_new: bool) -> io::Result<File> {
+    let is_device = is_block_device(path);
+    // A block device that is mounted is not given out with this flag.
+    let own = if is_device { OFlags::EXCL } else { OFlags::empty() };
+    let flags = |more: OFlags| (own | more).bits() as i32;
     let mut options = File::options();
     options.read(true).write(true).create_new(is_new);
-    let direct = options.clone().custom_flags(OFlags::DIRECT.bits() as i32).open(path);
-    match direct {
+    let direct = options.clone().custom_flags(flags(OFlags::DIRECT)).open(path);
+    let file = match direct {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
             // Where the flag is refused, the file may have been made.
-            options.create_new(false).create(is_new).open(path)
+            options.create_new(false).create(is_new).custom_flags(flags(OFlags::empty())).open(path)?
         }
-        other => other,
+        other => other?,
+    };
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Err(rustix::io::Errno::WOULDBLOCK) => {
+            Err(io::Error::new(io::ErrorKind::ResourceBusy, "another process serves it"))
+        }
+        other => Ok(other.map(|()| file)?),
     }
+}
+
+fn is_block_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device())
 }
 
 /// Bytes of a file or block device.
@@ -168,7 +182,7 @@ impl Store {
     /// # Errors
     /// The file is there already, the block device has content or is too small, or the system's reason.
     pub(crate) fn create(path: &Path, geometry: Geometry, volume: u64, destroys: bool) -> io::Result<Self> {
-        let is_device = std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device());
+        let is_device = is_block_device(path);
         let file = open(path, !is_device)?;
         let bytes = Self::bytes(&geometry);
         if is_device {

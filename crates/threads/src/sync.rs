@@ -39,6 +39,14 @@ pub(crate) struct Backoff {
 /// Turns that are waited through on the CPU. A hand-over between two CPUs takes fewer.
 const TURNS_ON_CPU: u32 = 256;
 
+/// Turns after which a wait is a long one, some milliseconds of yielding: nobody is about to end it.
+#[cfg(not(loom))]
+const TURNS_UNTIL_SLEEP: u32 = TURNS_ON_CPU + 8_192;
+
+/// A sleep of a long wait.
+#[cfg(not(loom))]
+const SLEEP: std::time::Duration = std::time::Duration::from_micros(50);
+
 impl Backoff {
     /// Waits for one turn.
     pub(crate) fn wait(&mut self) {
@@ -47,6 +55,19 @@ impl Backoff {
         } else {
             self.turns += 1;
             spin_loop();
+        }
+    }
+
+    /// Waits for one turn of what may take for ever, such as a limit that only the user's next write lifts: then it leaves the CPU alone.
+    #[cfg(not(loom))]
+    pub(crate) fn wait_long(&mut self) {
+        if self.turns < TURNS_ON_CPU {
+            return self.wait();
+        }
+        self.turns = self.turns.saturating_add(1);
+        match self.turns < TURNS_UNTIL_SLEEP {
+            true => yield_now(),
+            false => std::thread::sleep(SLEEP),
         }
     }
 }

@@ -57,11 +57,32 @@ pub(super) fn stopped(place: &Place) -> Finding {
     Ok(format!("{} files of {:.1} MB as they were, {LIVES} restarts", tree.len(), tree.bytes() as f64 / 1e6))
 }
 
-/// The server is killed under fio and under writers that remember what was synced.
+/// A server of a simulated device on a volume.
 pub(super) fn killed(place: &Place) -> Finding {
-    const KILLS: u32 = 3;
     let volume = create(place)?;
-    let serve = || Server::start(place, &[&[&volume]]);
+    let check = || run_weir(place, &["volume", "check", "--quiet", &volume]);
+    killed_and_started(place, || Server::start(place, &[&[&volume]]), check)
+}
+
+/// A server of a host FTL on threads, in a file.
+pub(super) fn threads_killed(place: &Place) -> Finding {
+    let file = place.path("disk.weir");
+    // The first start makes the file.
+    let made = std::path::PathBuf::from(&file);
+    let serve = || {
+        let create: &[&str] = if made.exists() { &[] } else { &["--create", "512MiB"] };
+        Server::start_as(place, "threads", &[&[file.as_str()][..], create].concat())
+    };
+    killed_and_started(place, serve, || Ok(String::new()))
+}
+
+/// The server is killed under fio and under writers that remember what was synced.
+fn killed_and_started(
+    place: &Place,
+    serve: impl Fn() -> Result<Server, String>,
+    check: impl Fn() -> Result<String, String>,
+) -> Finding {
+    const KILLS: u32 = 3;
     let seed = format!("--randseed={}", place.seed() % (1 << 31));
     let load = |uri: &str, more: &[&str]| {
         let uri = format!("--uri={uri}");
@@ -103,7 +124,7 @@ pub(super) fn killed(place: &Place) -> Finding {
         drop(fuse);
 
         let after = |error: String| format!("after kill {kill}: {error}");
-        run_weir(place, &["volume", "check", "--quiet", &volume]).map_err(after)?;
+        check().map_err(after)?;
         let again = serve().map_err(after)?;
         let verify =
             load(&again.uri(), &["--verify_only", "--verify_fatal=1"])?.wait(Duration::from_secs(60))?;

@@ -49,13 +49,18 @@ pub(super) struct Counts {
 impl Server {
     /// Starts a server and waits until it listens.
     pub(super) fn start(place: &Place, args: &[&[&str]]) -> Result<Self, String> {
+        Self::start_as(place, "serve", &args.concat())
+    }
+
+    /// The same with another command that serves a disk.
+    pub(super) fn start_as(place: &Place, command: &str, args: &[&str]) -> Result<Self, String> {
         let (program, socket) = (weir_path(), place.path("disk.sock"));
-        let mut line = vec![program.as_str(), "serve", "--unix", &socket];
-        line.extend(args.iter().copied().flatten());
+        let mut line = vec![program.as_str(), command, "--unix", &socket];
+        line.extend(args);
         let mut program = Program::start(place, &line)?;
         wait_until("a listening server", || {
             if !program.is_running() {
-                return Err(format!("weir serve ended at once: {}", program.output().trim()));
+                return Err(format!("weir {command} ended at once: {}", program.output().trim()));
             }
             Ok(UnixStream::connect(&socket).is_ok())
         })?;

@@ -65,7 +65,7 @@ fn every_command_gives_json_by_one_option_and_in_one_form() {
     }
     commands.sort();
     let mut known: Vec<&str> = DOCUMENTS.iter().map(|(command, ..)| *command).collect();
-    known.extend(["check", "cut", "rerun", "serve", "top"]);
+    known.extend(["check", "cut", "rerun", "serve", "threads", "top"]);
     known.sort_unstable();
     assert_eq!(commands, known, "a command that gives JSON is tried here");
     std::fs::write(place.0.join("shown.toml"), good(&place.say("device show sata-mlc"))).unwrap();
@@ -127,4 +127,36 @@ fn a_server_speaks_json_line_by_line() {
     assert_eq!(rest.iter().map(|line| kind_of(line)).collect::<Vec<_>>(), ["serve"]);
     server.wait().unwrap();
     assert_eq!(kind_of(good(&place.say("rerun session.rec --output json"))), "rerun");
+}
+
+/// A disk on threads in a file: power cut, ended, found again, and for one process at a time.
+#[test]
+fn a_disk_on_threads_speaks_json_line_by_line() {
+    use std::io::BufRead as _;
+    let place = Place::new("json-threads");
+    for (life, line) in ["threads d.weir --create 20MiB --worst", "threads d.weir"].into_iter().enumerate() {
+        let line = format!("{line} --unix d.sock --output json");
+        let mut server = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args(line.split(' '))
+            .current_dir(&place.0)
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = std::io::BufReader::new(server.stdout.take().unwrap()).lines();
+        let ready = lines.next().unwrap().unwrap();
+        assert_eq!(kind_of(&ready), "threads-ready");
+        let ready: serde_json::Value = serde_json::from_str(&ready).unwrap();
+        assert_eq!(ready["size"], 20 << 20);
+        let second = place.say("threads d.weir --unix e.sock");
+        assert_eq!(text(&second.stderr), "weir: d.weir: another process serves it\n");
+        if life == 0 {
+            assert_eq!(kind_of(good(&place.say("cut d.sock --seed 3 --output json"))), "cut");
+            let refused = place.say("cut d.sock --eio");
+            assert!(text(&refused.stderr).contains("expected no --eio"), "{}", text(&refused.stderr));
+        }
+        assert!(Command::new("kill").args(["-INT", &server.id().to_string()]).status().unwrap().success());
+        let rest: Vec<String> = lines.map(Result::unwrap).collect();
+        assert_eq!(rest.iter().map(|line| kind_of(line)).collect::<Vec<_>>(), ["threads"]);
+        assert!(server.wait().unwrap().success());
+    }
 }

@@ -97,7 +97,30 @@ const FILES: [(&str, &str); 29] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 270] = [
+const BAD: [(&str, &str); 281] = [
+    ("threads", "missing: <FILE>"),
+    ("threads nosuch.weir", "nosuch.weir: there is no such file; --create SIZE makes one"),
+    (
+        "threads good.toml",
+        "good.toml: too short for a volume of threads; expected what weir threads --create has made",
+    ),
+    ("threads good.toml --create 64MiB", "good.toml is there already; without --create its disk is served"),
+    ("threads /dev/null --create 64MiB", "/dev/null: expected a new file or a block device"),
+    (
+        "threads new.weir --create 1000",
+        "--create cannot be `1000`: expected a size from 1MiB on, such as 1GiB",
+    ),
+    ("threads --memory 1026KiB", "--memory 1050624: expected a multiple of 4 KiB"),
+    ("threads new.weir --memory 64MiB", "[FILE] cannot be used with --memory <SIZE>"),
+    ("threads --memory 64MiB --worst", "--memory cannot be used with --worst"),
+    (
+        "threads --memory 64MiB --ftl pblke",
+        "--ftl cannot be `pblke`: expected pblk, rings, map, lines, pool or qblke; did you mean `pblk`?",
+    ),
+    (
+        "threads --memory 64MiB --tcp 0.0.0.0:0",
+        "--tcp 0.0.0.0:0 can be reached from other machines, and NBD in clear text protects nothing: expected --tls-cert, --tls-key and --tls-required, or --clear-text if that is meant",
+    ),
     ("frobnicate", "unknown command `frobnicate`; weir --help lists the commands"),
     ("check", "missing: --verify <SHELL COMMAND>, <COMMAND>..."),
     ("check --verify true --", "missing: <COMMAND>..."),
