@@ -16,7 +16,7 @@ const DEVICE: &[&str] =
 const FILES: &[&str] = &["crates/sim", "crates/fs"];
 
 /// Paths that each piece of evidence judges; a directory includes everything below it.
-const JUDGES: [(&str, &[&[&str]]); 16] = [
+const JUDGES: [(&str, &[&[&str]]); 17] = [
     ("claims-rflush", &[DEVICE, FILES, &["crates/workload", "crates/db", "crates/lab"]]),
     ("crash-devices", &[DEVICE]),
     ("crash-drawn", &[DEVICE]),

@@ -10,6 +10,7 @@ use crate::top::control_of;
 use crate::values::bound;
 use clap::{Args, ValueEnum};
 use flashweir_core::Bytes;
+use flashweir_core::units::LBA_BYTES;
 use flashweir_serve::nbd::{Config, Export, Limits};
 use flashweir_serve::parallel::{ParallelConfig, ParallelServer};
 use flashweir_threads::content::UNIT_BYTES;
@@ -32,7 +33,7 @@ use std::time::Duration;
 
 QBLKe has a ring and a writer for each CPU, and a thread serves each connection: more connections, more CPUs. The medium takes no
 time of its own but that of memory, of the file or of the block device, to which programs go through io_uring; docs/host-ftl.md says
-what is durable when. Clients write whole blocks of 4 KiB. Ctrl-C ends it cleanly; whatever else ends it costs what was not flushed.
+what is durable when. A write of less than 4 KiB reads the rest first. Ctrl-C ends it cleanly; whatever else ends it costs what was not flushed.
 For a device whose flash takes time, and that shows its chunks: weir serve qblke --host-ftl qblke.")]
 pub(crate) struct ThreadsArgs {
     /// File or block device that has the disk
@@ -129,7 +130,7 @@ pub(crate) fn command(args: &ThreadsArgs, cancel: &AtomicBool) -> Outcome {
         description: format!("{name} on threads"),
         size: geometry.user_units * UNIT_BYTES as u64,
         read_only: false,
-        least_block: UNIT_BYTES as u32,
+        least_block: LBA_BYTES as u32,
         preferred_block: UNIT_BYTES as u32,
     };
     let nbd = Config::new(vec![export], tls, Limits::default()).map_err(Failure::usage)?;

@@ -80,9 +80,9 @@ const CASES: [Case; 17] = [
     Case { name: "d0-8k", device: "mqsim-default", host_ftl: None, threads: false, set: &["ftl.metadata=log"], kind: DeviceKind::D0, speed: "10x", worst: false, blocks: false, mib: 32 },
     Case { name: "qblke", device: "qblke", host_ftl: Some("qblke,rings=4"), threads: false, set: CHANNELS, kind: DeviceKind::D1, speed: "real", worst: false, blocks: false, mib: 16 },
     Case { name: "pblk-worst", device: "qblke", host_ftl: Some("pblk"), threads: false, set: CHANNELS, kind: DeviceKind::D1, speed: "max", worst: true, blocks: false, mib: 16 },
-    Case { name: "threads", device: "memory", host_ftl: Some("qblke"), threads: true, set: &[], kind: DeviceKind::D1, speed: "real", worst: false, blocks: false, mib: 16 },
+    Case { name: "threads", device: "memory", host_ftl: Some("qblke"), threads: true, set: &[], kind: DeviceKind::D1, speed: "real", worst: false, blocks: true, mib: 16 },
     Case { name: "threads-file", device: "file", host_ftl: Some("qblke"), threads: true, set: &[], kind: DeviceKind::D1, speed: "real", worst: true, blocks: false, mib: 16 },
-    Case { name: "threads-pblk", device: "file", host_ftl: Some("pblk"), threads: true, set: &[], kind: DeviceKind::D1, speed: "real", worst: true, blocks: false, mib: 16 },
+    Case { name: "threads-pblk", device: "file", host_ftl: Some("pblk"), threads: true, set: &[], kind: DeviceKind::D1, speed: "real", worst: true, blocks: true, mib: 16 },
 ];
 
 /// A server, ended with us.

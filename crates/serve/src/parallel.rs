@@ -12,7 +12,7 @@ use crate::control::{Ask, CutDone, CutOrder, LINE_BYTES_MAX, Reply};
 use crate::listen::{Endpoint, Listener, ServeError, Sockets, Stream, failed, listen};
 use crate::nbd::{Command, Config, Connection, Errno, Extent, Progress, Request, TlsKeys, Token};
 use flashweir_core::{Lpn, RandomStream};
-use flashweir_threads::content::{UNIT_BYTES, Unit, WORDS};
+use flashweir_threads::content::{UNIT_BYTES, Unit, WORDS, unit_to_bytes};
 use flashweir_threads::{Assembly, Disk, Fault, Handle, Ticket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -406,7 +406,7 @@ impl Client {
                 reads.push(Read { token, lpn: Lpn(lpn), units, skip, length: length as usize });
             }
             Command::Write { data, fua } => {
-                let ticket = self.handle.submit_bytes(Lpn(lpn), &data, fua);
+                let ticket = self.write(offset, &data, fua);
                 self.later(token, ticket, fua);
             }
             Command::Trim { fua } => {
@@ -423,18 +423,8 @@ impl Client {
                     "zeros that stay allocated are no faster than a write",
                 );
             }
-            Command::WriteZeroes { fua, no_hole: true, .. } => {
-                let written = self.write_zeros(Lpn(lpn), u64::from(length) / unit);
-                match written {
-                    Ok(()) if fua => {
-                        let ticket = self.handle.submit_flush();
-                        self.waits.push((token, ticket));
-                    }
-                    done => self.answer(token, done),
-                }
-            }
-            Command::WriteZeroes { fua, .. } => {
-                let ticket = self.handle.submit_trim(Lpn(lpn), u64::from(length) / unit, fua);
+            Command::WriteZeroes { fua, no_hole, .. } => {
+                let ticket = self.write_zeroes(offset, end, !no_hole, fua);
                 self.later(token, ticket, fua);
             }
             Command::Flush => {
@@ -446,13 +436,50 @@ impl Client {
         }
     }
 
-    fn write_zeros(&mut self, lpn: Lpn, count: u64) -> Result<(), Fault> {
-        let zeros = [[0; WORDS]; 16];
-        for at in (0..count).step_by(zeros.len()) {
-            let part = (count - at).min(zeros.len() as u64) as usize;
-            self.handle.write(Lpn(lpn.0 + at), &zeros[..part], false)?;
+    /// Writes bytes: whole units, and parts of units before and behind them. The last ticket answers for all, if that is to be durable.
+    fn write(&mut self, offset: u64, data: &[u8], fua: bool) -> Result<Ticket, Fault> {
+        let unit = UNIT_BYTES as u64;
+        let (lpn, from) = (Lpn(offset / unit), (offset % unit) as usize);
+        if from == 0 && data.len().is_multiple_of(UNIT_BYTES) {
+            return self.handle.submit_bytes(lpn, data, fua);
         }
-        Ok(())
+        let (head, rest) = data.split_at(((UNIT_BYTES - from) % UNIT_BYTES).min(data.len()));
+        let (whole, tail) = rest.split_at(rest.len() / UNIT_BYTES * UNIT_BYTES);
+        let first = Lpn((offset + head.len() as u64).div_ceil(unit));
+        let mut ticket = Ticket::answered();
+        if !head.is_empty() {
+            ticket = self.handle.submit_part(lpn, from, head, false)?;
+        }
+        if !whole.is_empty() {
+            ticket = self.handle.submit_bytes(first, whole, false)?;
+        }
+        if !tail.is_empty() {
+            let last = Lpn(first.0 + (whole.len() / UNIT_BYTES) as u64);
+            ticket = self.handle.submit_part(last, 0, tail, false)?;
+        }
+        Ok(if fua { self.handle.submit_flush() } else { ticket })
+    }
+
+    /// Has bytes read as zeros, by deallocating whole units if that may be.
+    fn write_zeroes(&mut self, offset: u64, end: u64, holes: bool, fua: bool) -> Result<Ticket, Fault> {
+        static ZEROS: [u8; 16 * UNIT_BYTES] = [0; 16 * UNIT_BYTES];
+        let unit = UNIT_BYTES as u64;
+        let (first, last) = (offset.div_ceil(unit), end / unit);
+        let mut ticket = Ticket::answered();
+        let mut at = offset;
+        while at < end {
+            let is_whole = holes && at.is_multiple_of(unit) && at / unit < last;
+            if is_whole {
+                ticket = self.handle.submit_trim(Lpn(first), last - first, false)?;
+                at = last * unit;
+                continue;
+            }
+            let stop = if holes && at < first * unit { end.min(first * unit) } else { end };
+            let part = (stop - at).min(ZEROS.len() as u64 - at % unit);
+            ticket = self.write(at, &ZEROS[..part as usize], false)?;
+            at += part;
+        }
+        Ok(if fua { self.handle.submit_flush() } else { ticket })
     }
 
     /// Has a request answered: at once, or when it is durable.
@@ -489,12 +516,8 @@ impl Client {
                     let part = (UNIT_BYTES - skip).min(left);
                     if *unit == [0; WORDS] {
                         reply.hole(part);
-                    } else if part == UNIT_BYTES {
-                        reply.fill(part, |bytes| put(unit, bytes));
                     } else {
-                        let mut whole = [0; UNIT_BYTES];
-                        put(unit, &mut whole);
-                        reply.data(&whole[skip..skip + part]);
+                        reply.data(&unit_to_bytes(unit)[skip..skip + part]);
                     }
                     (skip, left) = (0, left - part);
                 }
@@ -517,11 +540,5 @@ impl Client {
             at = to;
         }
         self.connection.session().reply_block_status(token, extents);
-    }
-}
-
-fn put(unit: &Unit, bytes: &mut [u8]) {
-    for (to, from) in bytes.as_chunks_mut().0.iter_mut().zip(unit) {
-        *to = from.to_ne_bytes();
     }
 }

@@ -23,6 +23,26 @@ pub const UNIT_BYTES: usize = WORDS * 8;
 /// A unit on its way: in the memory of who writes or reads it.
 pub type Unit = [u64; WORDS];
 
+/// A unit as bytes.
+#[cfg(not(loom))]
+pub fn unit_to_bytes(unit: &Unit) -> [u8; UNIT_BYTES] {
+    let mut bytes = [0; UNIT_BYTES];
+    for (to, from) in bytes.as_chunks_mut().0.iter_mut().zip(unit) {
+        *to = from.to_ne_bytes();
+    }
+    bytes
+}
+
+/// A unit of bytes.
+#[cfg(not(loom))]
+pub fn unit_of_bytes(bytes: &[u8; UNIT_BYTES]) -> Unit {
+    let mut unit = [0; WORDS];
+    for (to, from) in unit.iter_mut().zip(bytes.as_chunks().0) {
+        *to = u64::from_ne_bytes(*from);
+    }
+    unit
+}
+
 /// A unit that threads share.
 #[repr(align(4096))]
 pub struct Content([AtomicU64; WORDS]);
@@ -85,18 +105,14 @@ impl Content {
     /// Sets the unit to bytes that a file has.
     #[cfg(not(loom))]
     pub(crate) fn set_bytes(&self, bytes: &[u8; UNIT_BYTES]) {
-        for (to, from) in self.0.iter().zip(bytes.as_chunks().0) {
-            to.store(u64::from_ne_bytes(*from), Ordering::Relaxed);
-        }
+        self.write(&unit_of_bytes(bytes));
     }
 
     /// The unit as bytes, as a file has them.
     #[cfg(not(loom))]
     pub(crate) fn bytes(&self) -> [u8; UNIT_BYTES] {
-        let mut bytes = [0; UNIT_BYTES];
-        for (to, from) in bytes.as_chunks_mut().0.iter_mut().zip(&self.0) {
-            *to = from.load(Ordering::Relaxed).to_ne_bytes();
-        }
-        bytes
+        let mut unit = [0; WORDS];
+        self.read(&mut unit);
+        unit_to_bytes(&unit)
     }
 }

@@ -5,9 +5,9 @@
 
 use crate::assembly::{Assembly, Geometry, GeometryError, REQUEST_UNITS};
 use crate::collector::Collector;
-use crate::content::{UNIT_BYTES, Unit, WORDS};
+use crate::content::{Content, UNIT_BYTES, Unit, WORDS, unit_of_bytes, unit_to_bytes};
 use crate::measure::{Lap, Laps};
-use crate::medium::Medium;
+use crate::medium::{Medium, PowerLost};
 use crate::metrics::{Counters, ThreadsMetrics};
 use crate::pending::Pending;
 use crate::pool::{Lease, Worker};
@@ -17,7 +17,7 @@ use crate::ring::flags;
 use crate::shared::{Limiter, Shared};
 use crate::spin::SpinLock;
 use crate::sync::{Arc, Backoff, Ordering};
-use crate::versions::{Found, Places};
+use crate::versions::{Found, Places, Reserved};
 use crate::writer::Writer;
 use flashweir_core::{Lpn, Ppa};
 use flashweir_ftl::host_word::Word;
@@ -252,6 +252,11 @@ pub struct Ticket {
 }
 
 impl Ticket {
+    /// Of a request that has nothing to wait for.
+    pub fn answered() -> Self {
+        Self { waits: None }
+    }
+
     /// Waits until the request is answered.
     ///
     /// # Errors
@@ -318,6 +323,50 @@ impl Handle {
         self.change(lpn, Change::Bytes(units), fua)
     }
 
+    /// Writes a part of a unit, from byte `from` of it on, without waiting for the medium; with `fua` the ticket does. A write of another handle
+    /// to the same unit comes before or after it as a whole.
+    ///
+    /// # Errors
+    /// Nothing was executed.
+    pub fn submit_part(&mut self, lpn: Lpn, from: usize, bytes: &[u8], fua: bool) -> Result<Ticket, Fault> {
+        self.check(lpn, 1)?;
+        self.counters().writes.add(1);
+        let (ring, Reserved { first, seq }) = self.reserve(1)?;
+        let Self { shared, number, queue, end, .. } = self;
+        let end = end.as_mut().expect("it is there until the drop");
+        let read = |ppa: Ppa, unit: &mut Unit| {
+            if !shared.medium.read_memory(ppa, unit)? {
+                let item = shared.item(end);
+                shared.medium.read(queue, std::iter::once((ppa, &item.buffer)))?;
+                item.buffer.read(unit);
+                end.give(item);
+            }
+            Ok::<(), PowerLost>(())
+        };
+        let merge = |unit: &mut Unit| {
+            let mut whole = unit_to_bytes(unit);
+            whole[from..from + bytes.len()].copy_from_slice(bytes);
+            *unit = unit_of_bytes(&whole);
+        };
+        let place = [ring as u64, first];
+        let changed = shared.versions.change_part(place, *number, lpn, seq, &shared.lines, read, merge);
+        shared.versions.installed(*number);
+        let is_in = changed.map_err(|PowerLost| shared.fault())?;
+        self.counters().user_units.add(1);
+        if !fua {
+            return Ok(Ticket::answered());
+        }
+        if !is_in {
+            // It is durable when what came after it is.
+            return Ok(self.submit_flush());
+        }
+        let pending = Arc::new(Pending::new());
+        let shared = &*self.shared;
+        shared.versions.wait_for(ring, first + 1, &pending, &mut |ring| shared.writers[ring].wake());
+        pending.done();
+        Ok(Ticket { waits: Some((self.shared.clone(), pending)) })
+    }
+
     /// Deallocates units: they read as zeros. Each that was written is a record on the medium.
     ///
     /// # Errors
@@ -334,7 +383,7 @@ impl Handle {
         self.check(lpn, count)?;
         self.counters().trims.add(1);
         let end = lpn.0 + count;
-        let (mut at, mut ticket) = (lpn.0, Ticket { waits: None });
+        let (mut at, mut ticket) = (lpn.0, Ticket::answered());
         // What reads as zeros anyway needs no record. Whoever asks for FUA waits for the records of who was faster, too.
         while at < end {
             let (run, is_hole) = self.extent(Lpn(at), end - at)?;
@@ -422,14 +471,8 @@ impl Handle {
         })
     }
 
-    /// Brings a part of a request into a ring; returns the ring and the first position.
-    fn enter(
-        &mut self,
-        lpn: Lpn,
-        count: u64,
-        copy: impl Fn(u64, &crate::content::Content),
-        is_trim: bool,
-    ) -> Result<(usize, u64), Fault> {
+    /// Takes entries of a ring for units of the user, as soon as they may enter.
+    fn reserve(&mut self, count: u64) -> Result<(usize, Reserved), Fault> {
         self.laps.begin();
         self.admit(count as u32)?;
         self.laps.end(Lap::Admit);
@@ -456,6 +499,19 @@ impl Handle {
             backoff.wait();
         };
         self.laps.end(Lap::Reserve);
+        Ok((ring, reserved))
+    }
+
+    /// Brings a part of a request into a ring; returns the ring and the first position.
+    fn enter(
+        &mut self,
+        lpn: Lpn,
+        count: u64,
+        copy: impl Fn(u64, &Content),
+        is_trim: bool,
+    ) -> Result<(usize, u64), Fault> {
+        let (ring, reserved) = self.reserve(count)?;
+        let shared = &*self.shared;
         for at in 0..count {
             let position = reserved.first + at;
             let flag = if is_trim { flags::TRIM } else { 0 };

@@ -128,7 +128,7 @@ fn open(path: &Path, is_new: bool) -> io::Result<File> {
     };
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Err(rustix::io::Errno::WOULDBLOCK) => {
-            Err(io::Error::new(io::ErrorKind::ResourceBusy, "another process serves it"))
+            Err(io::Error::new(io::ErrorKind::ResourceBusy, "another process has it"))
         }
         other => Ok(other.map(|()| file)?),
     }

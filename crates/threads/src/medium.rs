@@ -62,7 +62,7 @@ struct Record {
 #[derive(Debug)]
 enum Place {
     Memory(Box<[Content]>),
-    File(Store),
+    File(Box<Store>),
 }
 
 /// Whether a program is over.
@@ -107,7 +107,7 @@ impl Medium {
             .map_err(|GeometryError(what)| io::Error::new(io::ErrorKind::InvalidInput, what))?;
         let was_there = path.symlink_metadata().is_ok();
         match Store::create(path, geometry, volume, destroys) {
-            Ok(store) => Ok(Self::of(geometry, Place::File(store))),
+            Ok(store) => Ok(Self::of(geometry, Place::File(Box::new(store)))),
             Err(error) => {
                 if !was_there {
                     // It may not have been made at all.
@@ -124,7 +124,7 @@ impl Medium {
     /// It has no volume, or the system's reason.
     pub fn open(path: &Path, cpus: u32, workers: u32) -> io::Result<Self> {
         let store = Store::open(path, (cpus, workers))?;
-        Ok(Self::of(*store.geometry(), Place::File(store)))
+        Ok(Self::of(*store.geometry(), Place::File(Box::new(store))))
     }
 
     fn of(geometry: Geometry, place: Place) -> Self {
@@ -449,9 +449,15 @@ mod tests {
         /// After a power cut that takes everything it may.
         fn cut(mut self) -> Self {
             self.medium.lose(|| true).unwrap();
+            self.open_again();
+            self
+        }
+
+        fn open_again(&mut self) {
+            // A file is one medium's at a time.
+            self.medium = Medium::new(TINY);
             self.medium = Medium::open(&self.path, 1, 1).unwrap().keeps_before();
             self.medium.power_on().unwrap();
-            self
         }
 
         fn record(&self, block: u32, program: u32) -> Option<(Owner, u64)> {
@@ -517,8 +523,7 @@ mod tests {
             let mut at = 0..;
             file.medium.lose(|| at.next() == Some(lost)).unwrap();
             for _ in 0..2 {
-                file.medium = Medium::open(&file.path, 1, 1).unwrap();
-                file.medium.power_on().unwrap();
+                file.open_again();
                 assert_eq!(file.record(0, 0), None, "without part {lost}");
                 // Its record says that smaller numbers are durable.
                 file.program(1, 0, 1, 12);
@@ -544,10 +549,12 @@ mod tests {
 
     #[test]
     fn what_is_no_volume_is_refused() {
-        let file = InFile::new("refused");
+        let mut file = InFile::new("refused");
         let text = |path: &Path| Medium::open(path, 1, 1).unwrap_err().to_string();
         let again = Medium::create(&file.path, TINY, 5, false).unwrap_err();
         assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(text(&file.path), "another process has it");
+        file.medium = Medium::new(TINY);
         let options = std::fs::File::options().write(true).clone();
         options.open(&file.path).unwrap().set_len(20_000).unwrap();
         let wanted = Store::bytes(&TINY);

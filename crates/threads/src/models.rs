@@ -93,6 +93,18 @@ impl World {
         (reserved.first, reserved.seq)
     }
 
+    /// A write of one word of a unit, up to its answer.
+    fn write_part(&self, ring: usize, worker: usize, lpn: u64, at: usize, word: u64) {
+        let reserved = self.versions.reserve(ring, 1, Some(worker), &self.valid).expect("room");
+        let place = [ring as u64, reserved.first];
+        let read = |_, _: &mut Unit| Err("nothing is on the medium");
+        let merge = |unit: &mut Unit| unit[at] = word;
+        let changed =
+            self.versions.change_part(place, worker, Lpn(lpn), reserved.seq, &self.valid, read, merge);
+        changed.expect("nothing is read");
+        self.versions.installed(worker);
+    }
+
     /// What the ring's writer does with one entry.
     fn persist(&self, ring: usize, position: u64, place: u64) {
         if self.versions.rings[ring].entry(position).state.load(Ordering::Acquire) != state::DROPPED {
@@ -122,6 +134,36 @@ fn judge(planted: &[PlantedBug], model: impl Fn(Option<PlantedBug>) + Send + Syn
         let found = std::panic::catch_unwind(hunt);
         assert!(found.is_err(), "{bug:?} is not found");
     }
+}
+
+/// A write of a part of a unit takes nothing back of a whole one that runs beside it.
+#[test]
+fn a_part_is_of_what_it_comes_after() {
+    judge(&[PlantedBug::PartAtOnce, PlantedBug::PartByStore], |planted| {
+        let world = Arc::new(World::new(&[4, 4], planted));
+        let other = world.clone();
+        let thread = spawn(move || other.write(0, 0, 0, 1));
+        world.write_part(1, 1, 0, 0, 9);
+        thread.join().unwrap();
+        let mut unit = [7; WORDS];
+        world.versions.find(Lpn(0), &mut unit, &world.valid);
+        assert!(unit == [9, 1] || unit == [1, 1], "{unit:?}");
+    });
+}
+
+/// Two writes of parts of one unit are both there.
+#[test]
+fn two_parts_are_both_there() {
+    judge(&[PlantedBug::PartAtOnce], |planted| {
+        let world = Arc::new(World::new(&[4, 4], planted));
+        let other = world.clone();
+        let thread = spawn(move || other.write_part(0, 0, 0, 1, 8));
+        world.write_part(1, 1, 0, 0, 9);
+        thread.join().unwrap();
+        let mut unit = [7; WORDS];
+        world.versions.find(Lpn(0), &mut unit, &world.valid);
+        assert_eq!(unit, [9, 8]);
+    });
 }
 
 /// open-channel §3.8: two writers of one unit through two rings, each published as soon as it may be.

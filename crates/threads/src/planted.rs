@@ -23,6 +23,10 @@ pub(crate) enum PlantedBug {
     FlushMissesRing,
     /// The last part is found by a look after the count went down.
     AnsweredTwice,
+    /// A unit is changed in part while a version with a smaller number is on its way.
+    PartAtOnce,
+    /// A unit that was changed in part is installed by a store.
+    PartByStore,
     /// A waiter is added without a look at what has persisted meanwhile.
     LateWaiter,
 }

@@ -16,7 +16,7 @@
 //!
 //! Deliberately absent: the medium. [`Places`] counts what is valid.
 
-use crate::content::{Content, Unit};
+use crate::content::{Content, Unit, WORDS};
 use crate::map::AtomicMap;
 use crate::pending::Pending;
 #[cfg(loom)]
@@ -131,7 +131,10 @@ impl Versions {
             let bound = self.next_seq.load(Ordering::Relaxed);
             self.numbers[worker].store(bound, Ordering::Relaxed);
             // Whoever takes a larger number sees the bound.
-            self.next_seq.fetch_add(count, Ordering::AcqRel)
+            let seq = self.next_seq.fetch_add(count, Ordering::AcqRel);
+            // No larger number waits for this one in vain.
+            self.numbers[worker].store(seq, Ordering::Relaxed);
+            seq
         });
         Some(Reserved { first, seq })
     }
@@ -224,6 +227,84 @@ impl Versions {
         is_in
     }
 
+    /// Changes a part of a unit: puts `merge` of the version with the largest smaller number into the map, and gives it to the ring's writer.
+    /// Returns false if a version with a larger number was faster: then that one comes afterwards, and this one is nowhere. `read` gets the
+    /// content of a place that is held.
+    ///
+    /// It ends: a version with a smaller number waits for still smaller ones at most.
+    pub(crate) fn change_part<E>(
+        &self,
+        [ring, position]: [u64; 2],
+        worker: usize,
+        lpn: Lpn,
+        seq: u64,
+        places: &impl Places,
+        mut read: impl FnMut(Ppa, &mut Unit) -> Result<(), E>,
+        merge: impl Fn(&mut Unit),
+    ) -> Result<bool, E> {
+        let number = ring as usize;
+        let ring = &self.rings[number];
+        let mut backoff = Backoff::default();
+        // Versions with smaller numbers are in the map from here on, or were there.
+        while self.others_bound(worker) < seq && !has_planted!(self, PartAtOnce) {
+            backoff.wait();
+        }
+        let entry = ring.entry(position);
+        let mine = self.word(ring, position);
+        let is_in = loop {
+            let mut unit = [0; WORDS];
+            let (word, found) = self.look_up(lpn, &mut unit, places, false);
+            let (before, held) = match (word, found) {
+                (Word::Cached(slot), _) => {
+                    let other = self.rings[usize::from(slot.ring)].entry(u64::from(slot.index));
+                    let other_seq = other.seq.load(Ordering::Relaxed);
+                    if !self.is_still(slot) {
+                        continue;
+                    }
+                    if other_seq > seq {
+                        break false;
+                    }
+                    (EMPTY, None)
+                }
+                (_, Found::Place(ppa)) => {
+                    let result = read(ppa, &mut unit);
+                    if result.is_err() {
+                        places.release(ppa);
+                    }
+                    result?;
+                    (word.pack(), Some(ppa))
+                }
+                _ => (word.pack(), None),
+            };
+            merge(&mut unit);
+            self.fill([number as u64, position], lpn, seq, 0, |content| content.write(&unit));
+            entry.before.store(before, Ordering::Relaxed);
+            // A held place is not used again, so the word is of the version that was read.
+            let is_in = match has_planted!(self, PartByStore) {
+                true => {
+                    self.map.exchange(lpn, mine);
+                    true
+                }
+                false => self.map.replace(lpn, word, mine).is_ok(),
+            };
+            if let Some(ppa) = held {
+                places.release(ppa);
+            }
+            if is_in {
+                break true;
+            }
+        };
+        let state = if is_in { state::FILLED } else { state::DROPPED };
+        entry.state.store(state, Ordering::Release);
+        Ok(is_in)
+    }
+
+    /// A lower bound of the numbers that other workers have taken and not installed.
+    fn others_bound(&self, worker: usize) -> u64 {
+        let others = self.numbers.iter().enumerate().filter(|(other, _)| *other != worker);
+        others.map(|(_, number)| number.load(Ordering::Acquire)).min().unwrap_or(NO_NUMBER)
+    }
+
     /// An entry is on the medium. The writer of its ring calls it, before `sync` passes the entry.
     pub(crate) fn persisted(&self, ring: usize, position: u64, ppa: Ppa, places: &impl Places) {
         let entry = self.rings[ring].entry(position);
@@ -308,18 +389,26 @@ impl Versions {
 
     /// Looks a unit up; copies it if it is in a ring, and holds its place if it is on the medium.
     pub(crate) fn find(&self, lpn: Lpn, unit: &mut Unit, places: &impl Places) -> Found {
+        self.look_up(lpn, unit, places, self.readers_lock).1
+    }
+
+    /// The same, with the word in which it was found.
+    fn look_up(&self, lpn: Lpn, unit: &mut Unit, places: &impl Places, readers_lock: bool) -> (Word, Found) {
         let mut backoff = Backoff::default();
         loop {
             let look = |word| (word, matches!(word, Word::Place(ppa) if places.hold(ppa)));
             let slot = match self.map.look(lpn, look) {
-                (Word::Empty | Word::Trimmed(_), _) => return Found::Zeros,
+                (word @ (Word::Empty | Word::Trimmed(_)), _) => {
+                    *unit = [0; WORDS];
+                    return (word, Found::Zeros);
+                }
                 (word @ Word::Place(ppa), true) => {
                     // It may have been erased before it was held. Then the word has changed; with a lock it cannot.
                     if self.map.is_locked()
                         || has_planted!(self, HoldWithoutLook)
                         || self.map.get(lpn) == word
                     {
-                        return Found::Place(ppa);
+                        return (word, Found::Place(ppa));
                     }
                     places.release(ppa);
                     continue;
@@ -331,12 +420,15 @@ impl Versions {
                 (Word::Cached(slot), _) => slot,
             };
             let ring = &self.rings[usize::from(slot.ring)];
-            let _guard = self.readers_lock.then(|| ring.producer.lock());
+            let _guard = readers_lock.then(|| ring.producer.lock());
             let entry = ring.entry(u64::from(slot.index));
             let is_trim = entry.flags.load(Ordering::Relaxed) & flags::TRIM != 0;
             entry.content.read(unit);
             if self.is_still(slot) || has_planted!(self, ReadWithoutLook) {
-                return if is_trim { Found::Zeros } else { Found::Copied };
+                if is_trim {
+                    *unit = [0; WORDS];
+                }
+                return (Word::Cached(slot), if is_trim { Found::Zeros } else { Found::Copied });
             }
             backoff.wait();
         }

@@ -148,7 +148,7 @@ fn a_disk_on_threads_speaks_json_line_by_line() {
         let ready: serde_json::Value = serde_json::from_str(&ready).unwrap();
         assert_eq!(ready["size"], 20 << 20);
         let second = place.say("threads d.weir --unix e.sock");
-        assert_eq!(text(&second.stderr), "weir: d.weir: another process serves it\n");
+        assert_eq!(text(&second.stderr), "weir: d.weir: another process has it\n");
         if life == 0 {
             assert_eq!(kind_of(good(&place.say("cut d.sock --seed 3 --output json"))), "cut");
             let refused = place.say("cut d.sock --eio");
