@@ -3,9 +3,10 @@
 //! A handle blocks. [`Handle::submit_write`] is the other form: its ticket is the part that waits for the medium, so a thread may have
 //! as many of them as it likes.
 
-use crate::assembly::{Assembly, Geometry, GeometryError, REQUEST_UNITS};
+use crate::assembly::{Assembly, Geometry, REQUEST_UNITS};
 use crate::collector::Collector;
 use crate::content::{Content, UNIT_BYTES, Unit, WORDS, unit_of_bytes, unit_to_bytes};
+use crate::fault::{Fault, OpenError};
 use crate::measure::{Lap, Laps};
 use crate::medium::{Medium, PowerLost};
 use crate::metrics::{Counters, ThreadsMetrics};
@@ -22,60 +23,6 @@ use crate::writer::Writer;
 use flashweir_core::{Lpn, Ppa};
 use flashweir_ftl::host_word::Word;
 use std::thread::JoinHandle;
-
-/// Why a request was not executed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// The power is off, or the disk was closed.
-    PowerLost,
-    /// The device is full: GC gains nothing any more.
-    Full,
-    /// Units from this one on are not there.
-    OutOfRange(Lpn),
-    /// The file or block device has failed, with this error of the system; nothing is executed any more.
-    Device(i32),
-}
-
-impl std::fmt::Display for Fault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::PowerLost => f.write_str("the power is off"),
-            Self::Full => f.write_str("the device is full"),
-            Self::OutOfRange(lpn) => write!(f, "unit {} is beyond the end", lpn.0),
-            Self::Device(error) => {
-                write!(f, "the device has failed: {}", std::io::Error::from_raw_os_error(*error))
-            }
-        }
-    }
-}
-
-impl std::error::Error for Fault {}
-
-/// Why a disk was not opened.
-#[derive(Debug)]
-pub enum OpenError {
-    /// A number of the geometry that cannot be.
-    Geometry(GeometryError),
-    /// The file could not be read.
-    File(std::io::Error),
-}
-
-impl std::fmt::Display for OpenError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Geometry(error) => error.fmt(f),
-            Self::File(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for OpenError {}
-
-impl From<GeometryError> for OpenError {
-    fn from(error: GeometryError) -> Self {
-        Self::Geometry(error)
-    }
-}
 
 /// Units of a request that are read from a file at the same time.
 const READS_MAX: usize = 12;

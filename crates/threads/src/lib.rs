@@ -16,6 +16,8 @@ pub mod content;
 #[cfg(not(loom))]
 pub mod disk;
 #[cfg(not(loom))]
+mod fault;
+#[cfg(not(loom))]
 mod file;
 mod hold;
 pub mod limiter;
@@ -48,7 +50,9 @@ mod writer;
 
 pub use assembly::{Assembly, Geometry, GeometryError, PBLK, QBLKE, STEPS};
 #[cfg(not(loom))]
-pub use disk::{Disk, Fault, Handle, OpenError, Ticket};
+pub use disk::{Disk, Handle, Ticket};
+#[cfg(not(loom))]
+pub use fault::{Fault, OpenError};
 #[cfg(all(feature = "measure", not(loom)))]
 pub use measure::LAPS;
 #[cfg(not(loom))]

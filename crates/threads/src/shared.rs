@@ -1,7 +1,7 @@
 //! What all threads of an FTL share: parts, limits, and how they wake each other.
 
 use crate::assembly::{Assembly, Geometry};
-use crate::disk::Fault;
+use crate::fault::Fault;
 use crate::limiter::{SharedScores, SharedWindows};
 use crate::lines::{Lines, Program};
 use crate::map::AtomicMap;
