@@ -63,7 +63,9 @@ impl<'a> Collector<'a> {
             shared.tick.store(now, Ordering::Relaxed);
             match self.pass() {
                 Ok(true) => {}
-                Ok(false) => shared.collector.sleep(TICK, || !shared.has_room() && !self.is_full()),
+                Ok(false) => {
+                    shared.collector.sleep(TICK, || !shared.has_room() && !self.is_full());
+                }
                 Err(PowerLost) => return,
             }
         }
@@ -73,10 +75,13 @@ impl<'a> Collector<'a> {
         self.shared.is_full.load(Ordering::Acquire)
     }
 
-    /// Whether everything that was accepted is on the medium.
-    fn is_quiet(&self) -> bool {
-        let is_done = |ring: &Ring| ring.is_persistent_to(ring.mem.load(Ordering::Acquire));
-        self.shared.versions.rings.iter().all(is_done)
+    /// Entries that were ever accepted, if all of them are on the medium.
+    fn quiet(&self) -> Option<u64> {
+        let done = |ring: &Ring| {
+            let mem = ring.mem.load(Ordering::Acquire);
+            ring.is_persistent_to(mem).then_some(mem)
+        };
+        self.shared.versions.rings.iter().map(done).sum()
     }
 
     fn has_victim(&self) -> bool {
@@ -122,12 +127,13 @@ impl<'a> Collector<'a> {
         }
         if !shared.has_room() && !self.is_full() {
             // A device is full when nothing is under way that could leave something to collect, or when collecting goes round in circles.
-            let was_quiet = self.is_quiet();
+            let before = self.quiet();
             if !has_collected {
                 self.settle(true);
                 std::thread::sleep(Duration::from_micros(200));
             }
-            let is_stuck = !has_collected && was_quiet && self.is_quiet() && !self.has_victim();
+            // What came in between, from who was admitted before the room was gone, may not be published yet.
+            let is_stuck = !has_collected && before.is_some() && self.quiet() == before && !self.has_victim();
             if is_stuck || self.fruitless > 16 * shared.lines.count() {
                 shared.is_full.store(!shared.has_room(), Ordering::Release);
             }

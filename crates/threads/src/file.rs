@@ -213,9 +213,11 @@ impl Store {
         let mut queue = Queue::new(store.file.clone(), 1);
         queue.write_all(0, &[&superblock])?;
         store.file.sync_all()?;
-        // The name is durable when its directory is.
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
+        if !is_device {
+            // The name is durable when its directory is.
+            let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
+        }
         Ok(store)
     }
 
@@ -281,7 +283,8 @@ impl Store {
         let mut queue = Queue::new(self.file.clone(), 32);
         let at = |unit: usize| ((1 + unit) * UNIT_BYTES) as u64;
         queue.read_all(self.void.iter().enumerate().map(|(unit, content)| (at(unit), content)))?;
-        let mut found = Vec::new();
+        // Programs of which it is not known yet whether they were durable; few, since any record may say it.
+        let mut open = Vec::new();
         let (mut next, mut durable) = (0, 0);
         let units = u64::from(self.geometry.units_per_program) * UNIT_BYTES as u64;
         for block in 0..self.geometry.blocks() {
@@ -293,25 +296,22 @@ impl Store {
                 if self.is_record(&list) && list.word(record::OPENING) > self.void(block) {
                     next = list.word(record::PROGRAM).max(next);
                     durable = list.word(record::DURABLE).max(durable);
-                    found.push(Found { block, program, opening: list.word(record::OPENING), list });
+                    open.push(Found { block, program, opening: list.word(record::OPENING), list });
                 }
             }
+            let is_durable = |found: &mut Found| found.list.word(record::PROGRAM) < durable;
+            open.extract_if(.., is_durable).for_each(&mut each);
         }
         let contents: Vec<Content> =
             (0..self.geometry.units_per_program).map(|_| Content::default()).collect();
-        for program in found {
-            let is_whole = program.list.word(record::PROGRAM) < durable || {
-                let first = self.offset(program.block, program.program);
-                queue.read_all(
-                    (0..).zip(&contents).map(|(at, unit)| (first + at * UNIT_BYTES as u64, unit)),
-                )?;
-                checksum(contents.iter()) == program.list.word(record::UNITS)
-            };
-            if is_whole {
-                each(program);
+        for found in open {
+            let first = self.offset(found.block, found.program);
+            queue.read_all((0..).zip(&contents).map(|(at, unit)| (first + at * UNIT_BYTES as u64, unit)))?;
+            if checksum(contents.iter()) == found.list.word(record::UNITS) {
+                each(found);
             } else {
                 // Later records will say that its number was durable.
-                queue.write_all(self.offset(program.block, program.program) + units, &[&self.padding])?;
+                queue.write_all(first + units, &[&self.padding])?;
             }
         }
         self.file.sync_data()?;

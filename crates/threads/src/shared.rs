@@ -14,7 +14,7 @@ use crate::versions::Versions;
 use flashweir_ftl::limiter::Marks;
 use std::sync::OnceLock;
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A thread that sleeps until there is work.
 #[derive(Debug, Default)]
@@ -29,15 +29,18 @@ impl Sleeper {
         self.thread.set(std::thread::current()).expect("one thread sleeps here");
     }
 
-    /// Sleeps for a while unless there is work.
-    pub(crate) fn sleep(&self, pause: Duration, has_work: impl FnOnce() -> bool) {
+    /// Sleeps for a while unless there is work; returns whether the pause has passed.
+    pub(crate) fn sleep(&self, pause: Duration, has_work: impl FnOnce() -> bool) -> bool {
         self.is_asleep.store(true, Ordering::Relaxed);
         // Either who brings work sees that this thread sleeps, or this thread sees the work.
         fence(Ordering::SeqCst);
-        if !has_work() {
+        let begin = Instant::now();
+        let has_passed = !has_work() && {
             std::thread::park_timeout(pause);
-        }
+            begin.elapsed() >= pause
+        };
         self.is_asleep.store(false, Ordering::Relaxed);
+        has_passed
     }
 
     /// Wakes the thread if it sleeps.

@@ -76,11 +76,9 @@ impl<'a> Writer<'a> {
             let Ok(is_at_work) = self.turn() else { return };
             if is_at_work {
                 backoff = Backoff::default();
-            } else if self.is_forced() {
-                // A producer is about to mark what is waited for.
+            } else if self.is_forced() || !self.sleep() {
+                // A producer is about to mark what is waited for, or what fills a program.
                 backoff.wait();
-            } else {
-                self.sleep();
             }
         }
     }
@@ -112,15 +110,19 @@ impl<'a> Writer<'a> {
         self.subm < self.shared.versions.rings[self.ring].flush_point.load(Ordering::Acquire)
     }
 
-    fn sleep(&mut self) {
+    /// Sleeps until there may be something to program; returns false if there is already.
+    fn sleep(&mut self) -> bool {
         let ring = &self.shared.versions.rings[self.ring];
         let least = u64::from(self.shared.geometry.units_per_program);
-        self.shared.writers[self.ring].sleep(KICK, || {
+        let mut has_work = false;
+        let is_kick = self.shared.writers[self.ring].sleep(KICK, || {
             let pending = ring.mem.load(Ordering::Acquire) - self.subm;
-            pending >= least || pending > 0 && self.is_forced() || !self.shared.goes_on()
+            has_work = pending >= least || pending > 0 && self.is_forced() || !self.shared.goes_on();
+            has_work
         });
         let has_pending = ring.mem.load(Ordering::Acquire) > self.subm;
-        self.kicks = if has_pending { self.kicks + 1 } else { 0 };
+        self.kicks = if has_pending { self.kicks + u32::from(is_kick) } else { 0 };
+        !has_work
     }
 
     /// Programs once, if there is enough; returns whether there was.
