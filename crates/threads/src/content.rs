@@ -97,7 +97,7 @@ impl Content {
     }
 
     /// Where the words are, for the kernel.
-    #[cfg(not(any(loom, miri)))]
+    #[cfg(not(loom))]
     pub(crate) fn as_ptr(&self) -> *mut u64 {
         self.0.as_ptr().cast::<u64>().cast_mut()
     }

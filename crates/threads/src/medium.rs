@@ -179,7 +179,6 @@ impl Medium {
             self.set_records(self.ppa(block, program), &list);
         })?;
         for block in 0..self.geometry.blocks() {
-            self.next[block as usize].store(0, Ordering::Relaxed);
             self.openings[block as usize].fetch_max(store.void(block), Ordering::Relaxed);
         }
         Ok(())

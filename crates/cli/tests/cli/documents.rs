@@ -1,7 +1,7 @@
 //! The JSON that commands print: one option, and one form of document (docs/output.md).
 
 use super::{Place, good, text};
-use std::process::Command;
+use std::process::{Child, Command};
 
 /// A document has the one head that all have; gives the kind that it says it is.
 fn kind_of(document: &str) -> String {
@@ -103,28 +103,38 @@ fn every_command_gives_json_by_one_option_and_in_one_form() {
     }
 }
 
-#[test]
-fn a_server_speaks_json_line_by_line() {
+/// A server that was started by a command line, and the lines that it prints.
+fn started(place: &Place, line: &str) -> (Child, impl Iterator<Item = String>) {
     use std::io::BufRead as _;
-    let place = Place::new("json-serve");
-    let line = "serve low-latency-slc --unix disk.sock --record session.rec --output json";
     let mut server = Command::new(env!("CARGO_BIN_EXE_weir"))
         .args(line.split(' '))
         .current_dir(&place.0)
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    let mut lines = std::io::BufReader::new(server.stdout.take().unwrap()).lines();
-    let ready = lines.next().unwrap().unwrap();
+    let lines = std::io::BufReader::new(server.stdout.take().unwrap()).lines();
+    (server, lines.map(Result::unwrap))
+}
+
+/// Kinds of the documents that a server prints when it is interrupted.
+fn kinds_at_the_end(server: &Child, lines: impl Iterator<Item = String>) -> Vec<String> {
+    assert!(Command::new("kill").args(["-INT", &server.id().to_string()]).status().unwrap().success());
+    lines.map(|line| kind_of(&line)).collect()
+}
+
+#[test]
+fn a_server_speaks_json_line_by_line() {
+    let place = Place::new("json-serve");
+    let line = "serve low-latency-slc --unix disk.sock --record session.rec --output json";
+    let (mut server, mut lines) = started(&place, line);
+    let ready = lines.next().unwrap();
     assert_eq!(kind_of(&ready), "serve-ready");
     let ready: serde_json::Value = serde_json::from_str(&ready).unwrap();
     assert_eq!(ready["exports"][0]["device"], "low-latency-slc");
     let control = ready["control"].as_str().unwrap();
     assert_eq!(kind_of(good(&place.say(&format!("top {control} --output json")))), "status");
     assert_eq!(kind_of(good(&place.say("cut disk.sock --output json"))), "cut");
-    assert!(Command::new("kill").args(["-INT", &server.id().to_string()]).status().unwrap().success());
-    let rest: Vec<String> = lines.map(Result::unwrap).collect();
-    assert_eq!(rest.iter().map(|line| kind_of(line)).collect::<Vec<_>>(), ["serve"]);
+    assert_eq!(kinds_at_the_end(&server, lines), ["serve"]);
     server.wait().unwrap();
     assert_eq!(kind_of(good(&place.say("rerun session.rec --output json"))), "rerun");
 }
@@ -132,18 +142,11 @@ fn a_server_speaks_json_line_by_line() {
 /// A disk on threads in a file: power cut, ended, found again, and for one process at a time.
 #[test]
 fn a_disk_on_threads_speaks_json_line_by_line() {
-    use std::io::BufRead as _;
     let place = Place::new("json-threads");
     for (life, line) in ["threads d.weir --create 20MiB --worst", "threads d.weir"].into_iter().enumerate() {
         let line = format!("{line} --unix d.sock --output json");
-        let mut server = Command::new(env!("CARGO_BIN_EXE_weir"))
-            .args(line.split(' '))
-            .current_dir(&place.0)
-            .stdout(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = std::io::BufReader::new(server.stdout.take().unwrap()).lines();
-        let ready = lines.next().unwrap().unwrap();
+        let (mut server, mut lines) = started(&place, &line);
+        let ready = lines.next().unwrap();
         assert_eq!(kind_of(&ready), "threads-ready");
         let ready: serde_json::Value = serde_json::from_str(&ready).unwrap();
         assert_eq!(ready["size"], 20 << 20);
@@ -154,9 +157,7 @@ fn a_disk_on_threads_speaks_json_line_by_line() {
             let refused = place.say("cut d.sock --eio");
             assert!(text(&refused.stderr).contains("expected no --eio"), "{}", text(&refused.stderr));
         }
-        assert!(Command::new("kill").args(["-INT", &server.id().to_string()]).status().unwrap().success());
-        let rest: Vec<String> = lines.map(Result::unwrap).collect();
-        assert_eq!(rest.iter().map(|line| kind_of(line)).collect::<Vec<_>>(), ["threads"]);
+        assert_eq!(kinds_at_the_end(&server, lines), ["threads"]);
         assert!(server.wait().unwrap().success());
     }
 }
