@@ -3,7 +3,7 @@
 //! Invariant: the version is checked before anything else, then the firmware; so a newer volume is distinguished from a damaged one.
 
 use super::error::{VolumeError, damaged};
-use super::format::{self, Format};
+use super::format::{self, Format, Sums};
 use super::host::DESCRIPTION;
 use flashweir_device::DeviceConfig;
 use flashweir_device::config::Metadata;
@@ -44,6 +44,8 @@ struct Heading {
 const FIRMWARE: &str = "page-mapped";
 /// An open channel below a host FTL.
 const OPEN_CHANNEL: &str = "open-channel";
+/// Name in `needs` of checksums of contents by XXH3.
+const XXH3: &str = "xxh3";
 
 impl Description {
     /// The text of the file that describes a volume of the present format.
@@ -57,7 +59,7 @@ impl Description {
             format: format::VERSION,
             seed: seed.to_string(),
             firmware: Some(firmware.to_owned()),
-            needs: Vec::new(),
+            needs: vec![XXH3.to_owned()],
             host_ftl: host_ftl.cloned(),
             device: config.clone(),
         };
@@ -77,6 +79,7 @@ pub(super) struct Described {
     pub(super) seed: u64,
     pub(super) format: Format,
     pub(super) firmware: String,
+    pub(super) sums: Sums,
 }
 
 /// The text of `volume.toml`.
@@ -110,13 +113,14 @@ pub(super) fn describe(directory: &Path, text: &str) -> Result<Described, Volume
     let description: Description = toml::from_str(text).map_err(|error| damaged(error.message()))?;
     description.device.validate().map_err(|reason| damaged(&reason))?;
     let seed = description.seed.parse().map_err(|_| damaged("the seed is not a number"))?;
-    let Description { device: config, host_ftl, firmware, .. } = description;
+    let Description { device: config, host_ftl, firmware, needs, .. } = description;
     suits(&config, host_ftl.as_ref())?;
     let firmware = firmware.unwrap_or_else(|| FIRMWARE.to_owned());
     if (firmware == OPEN_CHANNEL) != host_ftl.is_some() {
         return Err(damaged("the firmware is another than that of its host FTL"));
     }
-    Ok(Described { config, host_ftl, seed, format, firmware })
+    let sums = if needs.iter().any(|need| need == XXH3) { Sums::Xxh3 } else { Sums::Crc32c };
+    Ok(Described { config, host_ftl, seed, format, firmware, sums })
 }
 
 /// Whether this program can run what is on the medium; what it cannot, in words.
@@ -127,7 +131,7 @@ fn knows(heading: &Heading) -> Result<(), String> {
             heading.firmware
         ));
     }
-    match heading.needs.first() {
+    match heading.needs.iter().find(|need| *need != XXH3) {
         Some(need) => {
             Err(format!("the volume needs {need:?}, which this program does not know: it takes a newer one"))
         }

@@ -10,6 +10,7 @@ use flashweir_core::{Lpn, Payload, Ppa};
 use flashweir_device::flash::{BlockHealth, Owner, Saved};
 use flashweir_ftl::recovery::{Claim, ContentId, Member, ShareRecord, TrimRecord};
 use std::sync::Arc;
+use twox_hash::XxHash3_64;
 
 /// Version of the format that is written.
 pub(crate) const VERSION: u32 = 2;
@@ -177,19 +178,55 @@ pub(crate) enum ContentRecord {
     /// In `data`, at the unit's place: length and checksum.
     Bytes {
         len: u32,
-        crc: u32,
+        sum: Sum,
     },
 }
 
 impl ContentRecord {
     /// Zeros need no place, whatever form they come in.
-    pub(crate) fn of(payload: &Payload) -> Self {
+    pub(crate) fn of(payload: &Payload, sums: Sums) -> Self {
         match payload {
             Payload::Zero => Self::Zero,
             Payload::Tag(tag) => Self::Tag(*tag),
             Payload::Bytes(bytes) if is_blank(bytes) => Self::Zero,
-            Payload::Bytes(bytes) => Self::Bytes { len: bytes.len() as u32, crc: crc32c::crc32c(bytes) },
+            Payload::Bytes(bytes) => Self::Bytes { len: bytes.len() as u32, sum: sums.of(bytes) },
         }
+    }
+}
+
+/// Which checksum a volume writes for contents: `volume.toml` says so (volume §2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sums {
+    /// Of volumes that do not need `xxh3`.
+    Crc32c,
+    /// Of new volumes: a CRC is the same for all contents that end with their own.
+    Xxh3,
+}
+
+impl Sums {
+    fn of(self, bytes: &[u8]) -> Sum {
+        match self {
+            Self::Crc32c => Sum::Crc32c(crc32c::crc32c(bytes)),
+            Self::Xxh3 => Sum::Xxh3(XxHash3_64::oneshot(bytes)),
+        }
+    }
+}
+
+/// Checksum of a content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sum {
+    Crc32c(u32),
+    Xxh3(u64),
+}
+
+impl Sum {
+    /// Whether it is that of these bytes.
+    pub(crate) fn is_of(self, bytes: &[u8]) -> bool {
+        let sums = match self {
+            Self::Crc32c(_) => Sums::Crc32c,
+            Self::Xxh3(_) => Sums::Xxh3,
+        };
+        sums.of(bytes) == self
     }
 }
 
@@ -270,7 +307,8 @@ fn encode_unit(unit: &UnitRecord, out: &mut [u8]) {
     let (content, len, value) = match unit.content {
         ContentRecord::Zero => (0, 0, 0),
         ContentRecord::Tag(tag) => (1, 0, tag),
-        ContentRecord::Bytes { len, crc } => (2, len, u64::from(crc)),
+        ContentRecord::Bytes { len, sum: Sum::Crc32c(crc) } => (2, len, u64::from(crc)),
+        ContentRecord::Bytes { len, sum: Sum::Xxh3(hash) } => (3, len, hash),
     };
     out[0] = kind;
     out[1] = content;
@@ -335,7 +373,8 @@ fn decode_unit(bytes: &[u8]) -> Option<UnitRecord> {
     let content = match bytes[1] {
         0 if len == 0 && value == 0 => ContentRecord::Zero,
         1 if len == 0 => ContentRecord::Tag(value),
-        2 => ContentRecord::Bytes { len, crc: u32::try_from(value).ok()? },
+        2 => ContentRecord::Bytes { len, sum: Sum::Crc32c(u32::try_from(value).ok()?) },
+        3 => ContentRecord::Bytes { len, sum: Sum::Xxh3(value) },
         _ => return None,
     };
     let owner = match (bytes[0], u64_at(bytes, 16)) {
@@ -368,7 +407,7 @@ fn decode_old_unit(bytes: &[u8]) -> Option<UnitRecord> {
     let content = match (kind >> 30, kind & ((1 << 30) - 1)) {
         (0, 0) => ContentRecord::Zero,
         (1, 0) => ContentRecord::Tag(u64_at(bytes, 16)),
-        (2, len) => ContentRecord::Bytes { len, crc: u32_at(bytes, 28) },
+        (2, len) => ContentRecord::Bytes { len, sum: Sum::Crc32c(u32_at(bytes, 28)) },
         _ => return None,
     };
     let word = u64_at(bytes, 0);
@@ -410,7 +449,7 @@ fn decode_claim(bytes: &[u8]) -> Claim {
 }
 
 /// Appends a record of the journal with number `epoch`.
-pub(crate) fn encode_journal(epoch: u64, record: &JournalRecord, out: &mut Vec<u8>) {
+pub(crate) fn encode_journal(epoch: u64, record: &JournalRecord, sums: Sums, out: &mut Vec<u8>) {
     let claims: Vec<u8>;
     let (kind, lpn, seq, value, bytes): (u8, u64, u64, u64, &[u8]) = match record {
         JournalRecord::Begin => (1, 0, 0, JOURNAL_VERSION, &[]),
@@ -423,7 +462,10 @@ pub(crate) fn encode_journal(epoch: u64, record: &JournalRecord, out: &mut Vec<u
         JournalRecord::Saved(Saved::Unit(lpn, seq, payload)) => match payload {
             Payload::Zero => (4, lpn.0, *seq, 0, &[]),
             Payload::Tag(tag) => (5, lpn.0, *seq, *tag, &[]),
-            Payload::Bytes(bytes) => (6, lpn.0, *seq, u64::from(crc32c::crc32c(bytes)), bytes),
+            Payload::Bytes(bytes) => match sums.of(bytes) {
+                Sum::Crc32c(crc) => (6, lpn.0, *seq, u64::from(crc), bytes),
+                Sum::Xxh3(hash) => (8, lpn.0, *seq, hash, bytes),
+            },
         },
     };
     let mut header = [0; JOURNAL_BYTES];
@@ -464,6 +506,7 @@ pub(crate) fn decode_journal(bytes: &[u8], epoch: Option<u64>) -> Found<(u64, Jo
         (4, 0) => unit(Payload::Zero),
         (5, 0) => unit(Payload::Tag(value)),
         (6, _) if u64::from(crc32c::crc32c(payload)) == value => unit(Payload::Bytes(Arc::from(payload))),
+        (8, _) if Sum::Xxh3(value).is_of(payload) => unit(Payload::Bytes(Arc::from(payload))),
         (7, _) if u64::from(crc32c::crc32c(payload)) == value && len.is_multiple_of(CLAIM_BYTES) => {
             let claims = payload.chunks_exact(CLAIM_BYTES).map(decode_claim).collect();
             JournalRecord::Saved(Saved::Share(ShareRecord { seq, claims }))
@@ -495,6 +538,7 @@ mod tests {
 
     fn page() -> PageRecord {
         let unit = |owner, member, content| UnitRecord { owner, seq: 1 << 50, member, content };
+        let bytes = |sum| ContentRecord::Bytes { len: 4096, sum };
         let member = Member {
             stream: StreamId(u16::MAX),
             epoch: 1 << 31,
@@ -503,7 +547,7 @@ mod tests {
             orderless: true,
         };
         let units = vec![
-            unit(Owner::Lpn(Lpn(77)), Some(member), ContentRecord::Bytes { len: 4096, crc: 5 }),
+            unit(Owner::Lpn(Lpn(77)), Some(member), bytes(Sum::Xxh3(u64::MAX))),
             unit(Owner::Meta, None, ContentRecord::Tag(u64::MAX)),
             unit(Owner::Pad, None, ContentRecord::Zero),
         ];
@@ -658,10 +702,11 @@ mod tests {
     }
 
     #[test]
-    fn copies_for_a_share_are_read_back() {
+    fn copies_for_a_share_and_contents_with_a_crc_are_read_back() {
         let mut with = page();
         if let PageContent::Units(units) = &mut with.state {
             units[0].owner = Owner::Vpid(77);
+            units[2].content = ContentRecord::Bytes { len: 512, sum: Sum::Crc32c(5) };
         }
         assert_eq!(decode_page(Format::Two, &page_bytes(&with), 9, 3, 3), Found::Whole(with));
     }
@@ -690,9 +735,11 @@ mod tests {
 
     #[test]
     fn a_journal_is_read_back_up_to_where_it_ends() {
-        for record in journal() {
+        for (record, sums) in
+            journal().iter().flat_map(|record| [(record, Sums::Crc32c), (record, Sums::Xxh3)])
+        {
             let mut bytes = Vec::new();
-            encode_journal(7, &record, &mut bytes);
+            encode_journal(7, record, sums, &mut bytes);
             assert_eq!(decode_journal(&bytes, Some(7)), Found::Whole((7, record.clone(), bytes.len())));
             assert_eq!(decode_journal(&bytes, Some(8)), Found::Damaged);
             for len in 1..bytes.len() {

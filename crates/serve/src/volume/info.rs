@@ -90,7 +90,7 @@ pub fn info(directory: &Path, progress: &mut dyn FnMut(f64)) -> Result<Info, Vol
     let opened = match Opened::of(directory) {
         Ok(opened) => opened,
         Err(VolumeError::InUse { process, .. }) => {
-            let Described { config, host_ftl, seed, format, firmware } =
+            let Described { config, host_ftl, seed, format, firmware, .. } =
                 describe(directory, &description(directory)?)?;
             let state = read_state(directory)?;
             let (host_bytes, opens) = (host_bytes()?, state.opens);

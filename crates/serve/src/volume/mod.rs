@@ -28,7 +28,7 @@ use flashweir_core::Bytes;
 use flashweir_device::flash::{BlockHealth, Media, SaveArea, Store as _};
 use flashweir_device::{Device, DeviceConfig, DeviceOptions, Geometry, Recovery, RecoveryReport};
 use flashweir_host::HostFtlConfig;
-use format::Format;
+use format::{Format, Sums};
 use host::{DESCRIPTION, Host, HostFiles, LOCK, Part, STATE};
 pub use info::{Checked, Content, Info, check, info};
 pub use load::Problem;
@@ -103,7 +103,8 @@ impl Volume {
         let changes = vec![0; layout.blocks as usize];
         // The first journal that is begun has number 1 and is in the first file.
         let before = JournalEnd { which: 1, epoch: 0, len: 0 };
-        let mut store = FileStore::new(Box::new(host), layout, changes, before, config.buffer.capacity.0);
+        let mut store =
+            FileStore::new(Box::new(host), (layout, Sums::Xxh3), changes, before, config.buffer.capacity.0);
         let media = device.media();
         store
             .format(|block| BlockHealth { bad: media.is_bad(block), ..BlockHealth::default() })
@@ -137,9 +138,9 @@ impl Volume {
         let files = opened.files(true)?;
         let Read { loaded, save, journal } = opened.read(&files, progress)?;
         opened.refuse(loaded.problems)?;
-        let layout = opened.layout();
+        let written = (opened.layout(), opened.sums);
         let capacity = opened.config.buffer.capacity.0;
-        let store = FileStore::new(host(files), layout, loaded.changes, journal, capacity);
+        let store = FileStore::new(host(files), written, loaded.changes, journal, capacity);
         let store = Arc::new(Mutex::new(store));
         let volume = Self { opened, store };
         let mut media = loaded.media;

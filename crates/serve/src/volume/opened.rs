@@ -4,7 +4,7 @@
 
 use super::description::{Described, describe, description};
 use super::error::{VolumeError, damaged};
-use super::format::{self, Format};
+use super::format::{self, Format, Sums};
 use super::host::{Host, HostFiles, LOCK, Part, STATE};
 use super::load::{Loaded, Problem, load, load_journal};
 use super::store::{JournalEnd, Layout};
@@ -38,6 +38,7 @@ pub(super) struct Opened {
     pub(super) directory: PathBuf,
     pub(super) lock: File,
     pub(super) format: Format,
+    pub(super) sums: Sums,
     pub(super) firmware: String,
     pub(super) config: DeviceConfig,
     pub(super) host_ftl: Option<HostFtlConfig>,
@@ -61,10 +62,10 @@ impl Opened {
             }
             Err(TryLockError::Error(error)) => return Err(io(format!("{LOCK} cannot be locked"))(error)),
         }
-        let Described { config, host_ftl, seed, format, firmware } = describe(directory, &text)?;
+        let Described { config, host_ftl, seed, format, firmware, sums } = describe(directory, &text)?;
         let state = read_state(directory)?;
         let (directory, options) = (directory.to_owned(), options(seed));
-        Ok(Self { directory, lock, format, firmware, config, host_ftl, options, state })
+        Ok(Self { directory, lock, format, sums, firmware, config, host_ftl, options, state })
     }
 
     /// An error if it has to be upgraded first.

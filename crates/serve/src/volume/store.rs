@@ -4,7 +4,7 @@
 //! a record is written once between two erases of its block; an erase is one write of a slot that was not in use.
 
 use super::format::{
-    ContentRecord, Format, Found, JournalRecord, PageContent, PageRecord, SLOT_BYTES, UnitRecord,
+    ContentRecord, Format, Found, JournalRecord, PageContent, PageRecord, SLOT_BYTES, Sums, UnitRecord,
     decode_page, encode_journal, encode_page, encode_slot, page_record_bytes,
 };
 use super::host::{Host, Part};
@@ -86,7 +86,7 @@ impl Layout {
         match units[unit as usize].content {
             ContentRecord::Zero => Ok(Payload::Zero),
             ContentRecord::Tag(tag) => Ok(Payload::Tag(tag)),
-            ContentRecord::Bytes { len, crc } => {
+            ContentRecord::Bytes { len, sum } => {
                 let within = u64::from(unit) * self.unit_bytes;
                 if within + u64::from(len) > self.page_bytes() {
                     return Err("oob: a content longer than its page".into());
@@ -95,7 +95,7 @@ impl Layout {
                 let buffer = Arc::get_mut(&mut bytes).expect("it is not shared yet");
                 let offset = self.page(at) * self.page_bytes() + within;
                 host.read_at(Part::Data, offset, buffer).map_err(|error| failed(Part::Data, error))?;
-                match crc32c::crc32c(&bytes) == crc {
+                match sum.is_of(&bytes) {
                     true => Ok(Payload::Bytes(bytes)),
                     false => Err("data: wrong checksum".into()),
                 }
@@ -117,6 +117,7 @@ pub(crate) struct JournalEnd {
 pub(crate) struct FileStore {
     host: Box<dyn Host>,
     layout: Layout,
+    sums: Sums,
     /// Changes that each block has seen.
     changes: Vec<u32>,
     journal: JournalEnd,
@@ -135,7 +136,7 @@ impl FileStore {
     /// `buffer_bytes` is the most that the capacitor protects.
     pub(crate) fn new(
         host: Box<dyn Host>,
-        layout: Layout,
+        (layout, sums): (Layout, Sums),
         changes: Vec<u32>,
         journal: JournalEnd,
         buffer_bytes: u64,
@@ -144,7 +145,7 @@ impl FileStore {
         let record = vec![0; layout.record_bytes()];
         let journal_bytes_max = (4 * buffer_bytes).max(16 << 10);
         let (bytes, damage) = (Vec::new(), Vec::new());
-        Self { host, layout, changes, journal, journal_bytes_max, bytes, record, damage }
+        Self { host, layout, sums, changes, journal, journal_bytes_max, bytes, record, damage }
     }
 
     /// Writes the records that every block begins with.
@@ -204,7 +205,7 @@ impl Store for FileStore {
         let mut from = first;
         self.bytes.clear();
         for (unit, at) in page.units.iter().zip((first..).step_by(self.layout.unit_bytes as usize)) {
-            let content = ContentRecord::of(&unit.payload);
+            let content = ContentRecord::of(&unit.payload, self.sums);
             units.push(UnitRecord { owner: unit.owner, seq: unit.seq, member: unit.member, content });
             let (ContentRecord::Bytes { .. }, Payload::Bytes(bytes)) = (content, &unit.payload) else {
                 continue;
@@ -257,7 +258,8 @@ impl Store for FileStore {
     fn journal(&mut self, entries: &[Saved]) -> Stored<bool> {
         self.bytes.clear();
         for entry in entries {
-            encode_journal(self.journal.epoch, &JournalRecord::Saved(entry.clone()), &mut self.bytes);
+            let record = JournalRecord::Saved(entry.clone());
+            encode_journal(self.journal.epoch, &record, self.sums, &mut self.bytes);
         }
         write(&mut *self.host, Part::Journal(self.journal.which), self.journal.len, &self.bytes)?;
         self.journal.len += self.bytes.len() as u64;
@@ -267,7 +269,7 @@ impl Store for FileStore {
     fn begin_journal(&mut self, area: &SaveArea) -> Stored {
         let epoch = self.journal.epoch + 1;
         self.bytes.clear();
-        let mut put = |record: JournalRecord| encode_journal(epoch, &record, &mut self.bytes);
+        let mut put = |record: JournalRecord| encode_journal(epoch, &record, self.sums, &mut self.bytes);
         put(JournalRecord::Begin);
         for (lpn, seq, payload) in &area.units {
             put(JournalRecord::Saved(Saved::Unit(*lpn, *seq, payload.clone())));

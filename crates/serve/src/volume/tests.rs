@@ -399,6 +399,57 @@ fn a_lost_unit_is_an_error_that_copies_do_not_hide() {
     }
 }
 
+/// A unit of 4 KiB that ends with its own CRC-32C, as blocks of file systems and databases do.
+fn sealed(fill: u8) -> Data {
+    let mut unit = vec![fill; 4092];
+    unit.extend_from_slice(&crc32c::crc32c(&unit).to_le_bytes());
+    Data::Bytes(unit.into())
+}
+
+/// Writes sealed units of one fill, puts units of another in their places in `data`, and says whether reads notice.
+fn notices_other_sealed_contents(directory: &Path) -> bool {
+    let write = |fill| Op::Write { lba: Lba(0), blocks: 8, data: sealed(fill) };
+    let (volume, mut device) = open(directory);
+    let mut run = Runner::default();
+    run.command(&mut device, write(1)).unwrap();
+    run.shut_down(&mut device);
+    volume.close(&device).unwrap();
+    let (Data::Bytes(before), Data::Bytes(after)) = (sealed(1), sealed(2)) else { unreachable!() };
+    let mut data = std::fs::read(directory.join("data")).unwrap();
+    let places: Vec<_> = data.chunks_mut(4096).filter(|unit| **unit == *before).collect();
+    assert!(!places.is_empty(), "its content is in the file");
+    places.into_iter().for_each(|unit| unit.copy_from_slice(&after));
+    std::fs::write(directory.join("data"), data).unwrap();
+    let (volume, mut device) = open(directory);
+    let mut run = Runner::default();
+    let read = run.command(&mut device, Op::Read { lba: Lba(0), blocks: 8 });
+    // What is written again is whole again, with either checksum.
+    run.command(&mut device, write(3)).unwrap();
+    run.shut_down(&mut device);
+    volume.close(&device).unwrap();
+    let (_volume, mut device) = open(directory);
+    let Data::Bytes(expected) = sealed(3) else { unreachable!() };
+    let again = Runner::default().command(&mut device, Op::Read { lba: Lba(0), blocks: 8 });
+    assert_eq!(again, Ok(vec![Payload::Bytes(expected)]));
+    read == Err(DeviceError::Uncorrectable { at: Address::Lba(Lba(0)) })
+}
+
+/// CRC-32C is the same for all contents that end with their own: one in the place of another passed for whole.
+#[test]
+fn regression_a_sealed_content_in_the_place_of_another_is_damage() {
+    let place = Place::new();
+    let (directory, config) = (place.join("v"), tiny("tiny-d1-partial").unwrap());
+    Volume::create(&directory, &config, 1).unwrap();
+    assert!(notices_other_sealed_contents(&directory));
+    // A volume that was made before there was another checksum goes on with its own, which notices nothing.
+    let directory = place.join("w");
+    Volume::create(&directory, &config, 1).unwrap();
+    let text = std::fs::read_to_string(directory.join(DESCRIPTION)).unwrap();
+    let older = format::unseal(&text).unwrap().replace("needs = [\"xxh3\"]", "needs = []");
+    std::fs::write(directory.join(DESCRIPTION), format::seal(&older)).unwrap();
+    assert!(!notices_other_sealed_contents(&directory));
+}
+
 fn bytes(blocks: usize, fill: u64) -> Data {
     let words = (0..blocks as u64 * 64).flat_map(|word| (fill << 16 | word | 1 << 63).to_le_bytes());
     Data::Bytes(words.collect())
@@ -594,7 +645,9 @@ fn who_may_not_open_is_told_why() {
     );
     rewrite(&format::seal(&unsealed.replace("\"page-mapped\"", "\"open-channel\"")));
     assert_eq!(opened(&directory), "/v: volume.toml: the firmware is another than that of its host FTL");
-    rewrite(&format::seal(&unsealed.replace("needs = []", "needs = [\"share\"]\nnovel = 1")));
+    rewrite(&format::seal(
+        &unsealed.replace("\"xxh3\"", "\"xxh3\", \"share\"").replace("[device]", "[device]\nnovel = 1"),
+    ));
     assert_eq!(
         opened(&directory),
         "/v: the volume needs \"share\", which this program does not know: it takes a newer one"
