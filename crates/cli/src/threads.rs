@@ -14,7 +14,7 @@ use flashweir_core::units::LBA_BYTES;
 use flashweir_serve::nbd::{Config, Export, Limits};
 use flashweir_serve::parallel::{ParallelConfig, ParallelServer};
 use flashweir_threads::content::UNIT_BYTES;
-use flashweir_threads::{Assembly, Disk, Geometry, Medium, STEPS};
+use flashweir_threads::{Assembly, Disk, Geometry, Medium, STEPS, ZoneShape};
 use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
@@ -28,7 +28,7 @@ use std::time::Duration;
   weir threads --memory 1GiB                                   NBD at 127.0.0.1:10809, gone when the server ends
   weir threads disk.weir --create 8GiB --unix /tmp/disk.sock   in a new file
   weir threads disk.weir --unix /tmp/disk.sock                 the same disk again, with everything that was flushed
-  weir threads /dev/sdx --create 100GiB                        on a block device that begins with zeros
+  weir threads /dev/sdx --create 100GiB                        on a block device that begins with zeros, or has empty zones
   weir threads --memory 1GiB --ftl pblk                        Linux's pblk, with one of everything
 
 QBLKe has a ring and a writer for each CPU, and a thread serves each connection: more connections, more CPUs. The medium takes no
@@ -213,21 +213,32 @@ fn greeting(
 fn medium(args: &ThreadsArgs, assembly: Assembly) -> Outcome<Medium> {
     let all = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
     let (cpus, workers) = (args.cpus.unwrap_or(all.min(128)), args.connections);
-    let geometry = |option: &str, bytes: Bytes| {
+    let geometry = |option: &str, bytes: Bytes, zones: Option<ZoneShape>| {
         if !bytes.0.is_multiple_of(UNIT_BYTES as u64) {
             return Err(Failure::Usage(format!("{option} {}: expected a multiple of 4 KiB", bytes.0)));
         }
-        Geometry::for_units(bytes.0 / UNIT_BYTES as u64, args.spare.into(), cpus, workers)
-            .map_err(|error| Failure::Usage(format!("{option} {}: {error}", size(bytes.0))))
+        let (units, spare) = (bytes.0 / UNIT_BYTES as u64, args.spare.into());
+        match zones {
+            None => Geometry::for_units(units, spare, cpus, workers),
+            Some(ZoneShape { capacity, active_max, .. }) => {
+                Geometry::for_zones((units, spare), (capacity, active_max), cpus, workers)
+            }
+        }
+        .map_err(|error| Failure::Usage(format!("{option} {}: {error}", size(bytes.0))))
     };
     let Some(file) = &args.file else {
-        return Ok(Medium::new(geometry("--memory", args.memory.expect("clap asks for one of both"))?));
+        return Ok(Medium::new(geometry("--memory", args.memory.expect("clap asks for one of both"), None)?));
     };
     let shown = file.display();
+    let failed = |error: io::Error| Failure::Run(format!("{shown}: {error}"));
+    let zones = if file.exists() { ZoneShape::of(file).map_err(failed)? } else { None };
+    if args.worst && zones.is_some() {
+        return Err(Failure::Usage(format!("--worst: {shown} has zones, which take nothing back")));
+    }
     match args.create {
         Some(bytes) => {
             let volume = RandomState::new().build_hasher().finish();
-            let made = Medium::create(file, geometry("--create", bytes)?, volume, args.overwrite);
+            let made = Medium::create(file, geometry("--create", bytes, zones)?, volume, args.overwrite);
             made.map_err(|error| not_made(file, &error))
         }
         None => {
@@ -261,6 +272,7 @@ fn not_made(file: &Path, error: &io::Error) -> Failure {
         io::ErrorKind::AlreadyExists => {
             Failure::Usage(format!("{shown}: expected a new file or a block device"))
         }
+        io::ErrorKind::InvalidData => Failure::Usage(format!("{shown}: {error}")),
         _ => Failure::Run(format!("{shown}: {error}")),
     }
 }

@@ -80,6 +80,9 @@ impl std::fmt::Display for GeometryError {
 
 impl std::error::Error for GeometryError {}
 
+/// Units of a program of the devices that are made here.
+const PROGRAM_UNITS: u32 = 16;
+
 /// A device with fewer units is small: 128 MiB.
 const SMALL_UNITS: u64 = 1 << 15;
 
@@ -113,12 +116,45 @@ impl Geometry {
     /// # Errors
     /// It would be too small or too large.
     pub fn for_units(user_units: u64, percent: u64, cpus: u32, workers: u32) -> Result<Self, GeometryError> {
-        const UNITS: u32 = 16;
         let channels = if user_units < SMALL_UNITS { 2 } else { 8 };
-        let physical = user_units * 100 / (100 - percent);
-        let of_a_channel = physical / u64::from(channels * UNITS);
-        let programs = (of_a_channel / 64).clamp(8, 256).next_power_of_two();
-        let blocks = of_a_channel.div_ceil(programs).max(2);
+        let of_a_channel = user_units * 100 / (100 - percent) / u64::from(channels * PROGRAM_UNITS);
+        let programs = (of_a_channel / 64).clamp(8, 256).next_power_of_two() as u32;
+        Self::shaped((user_units, percent), (channels, programs), cpus, workers)
+    }
+
+    /// A device for `user_units` on zones of `capacity` bytes, one for each block and so many programs in each as it takes, of which at most
+    /// `active_max` may be written at a time.
+    ///
+    /// # Errors
+    /// It would be too small or too large.
+    pub fn for_zones(
+        (user_units, percent): (u64, u64),
+        (capacity, active_max): (u64, Option<u32>),
+        cpus: u32,
+        workers: u32,
+    ) -> Result<Self, GeometryError> {
+        // A unit more for the record.
+        let programs = capacity / (u64::from(PROGRAM_UNITS + 1) * 4096);
+        // The zone that is being written, and the one before it, whose last program may be under way.
+        let channels = active_max.map_or(8, |most| most / 2).min(8);
+        if programs == 0 || channels == 0 {
+            let active = active_max.map_or("any number".into(), |most| most.to_string());
+            return Err(GeometryError(format!(
+                "zones of {capacity} bytes, {active} active: expected 69632 bytes and 2 at least"
+            )));
+        }
+        Self::shaped((user_units, percent), (channels, programs.min(1 << 16) as u32), cpus, workers)
+    }
+
+    /// A device for `user_units`, with as many blocks as that takes.
+    fn shaped(
+        (user_units, percent): (u64, u64),
+        (channels, programs): (u32, u32),
+        cpus: u32,
+        workers: u32,
+    ) -> Result<Self, GeometryError> {
+        let of_a_channel = user_units * 100 / (100 - percent) / u64::from(channels * PROGRAM_UNITS);
+        let blocks = of_a_channel.div_ceil(programs.into()).max(2);
         let too_many = || {
             GeometryError(format!(
                 "{user_units} units: expected fewer, because a channel would have {blocks} blocks"
@@ -128,8 +164,8 @@ impl Geometry {
             channels,
             dies_per_channel: 1,
             blocks_per_die: u32::try_from(blocks).map_err(|_| too_many())?,
-            programs_per_block: programs as u32,
-            units_per_program: UNITS,
+            programs_per_block: programs,
+            units_per_program: PROGRAM_UNITS,
             user_units,
             cpus,
             workers,

@@ -13,12 +13,17 @@
 //! destroys have to be durable, and the use of what was erased. Each record says which programs were durable when it was written, so that a
 //! recovery reads the contents of the others only, to see whether they are whole.
 //!
+//! On a zoned device the superblock has the first zone and each block another one. Programs of a block are written one after the other, at
+//! the write pointer, and an erase resets zones, so there are no old programs, and nothing is noted about openings. A zone that takes no
+//! more programs is finished.
+//!
 //! Deliberately absent: any repair. The first operation that fails ends the medium's life in this process, as a power cut would.
 
 use crate::assembly::Geometry;
 use crate::content::{Content, UNIT_BYTES, WORDS};
 use crate::queue::Queue;
 use crate::sync::{Alone, Arc, AtomicU64, Mutex, Ordering};
+use crate::zones::Zones;
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -61,7 +66,8 @@ pub(crate) struct Store {
     pub(crate) file: Arc<File>,
     geometry: Geometry,
     volume: u64,
-    /// Openings that are void, as the file has them.
+    zones: Option<Zones>,
+    /// Openings that are void, as the file has them; none with zones.
     void: Box<[Content]>,
     programs: Mutex<Programs>,
     /// Programs that have ended and erases.
@@ -98,8 +104,8 @@ fn checksum<'a>(units: impl Iterator<Item = &'a Content>) -> u64 {
     sum
 }
 
-/// What a volume keeps of its geometry. CPUs and workers are the process's.
-fn numbers(geometry: &Geometry) -> [u64; 6] {
+/// What a volume keeps of its geometry, and the bytes of a zone, 0 without zones. CPUs and workers are the process's.
+fn numbers(geometry: &Geometry, zones: Option<&Zones>) -> [u64; 7] {
     [
         geometry.channels.into(),
         geometry.dies_per_channel.into(),
@@ -107,7 +113,37 @@ fn numbers(geometry: &Geometry) -> [u64; 6] {
         geometry.programs_per_block.into(),
         geometry.units_per_program.into(),
         geometry.user_units,
+        zones.map_or(0, |zones| zones.shape.zone_bytes),
     ]
+}
+
+/// Bytes of a block: units and records.
+fn block_bytes(geometry: &Geometry) -> u64 {
+    let units = u64::from(geometry.programs_per_block) * (u64::from(geometry.units_per_program) + 1);
+    units * UNIT_BYTES as u64
+}
+
+/// Refuses a device with too few zones for a geometry, too small ones, or with too few that may be written at a time.
+fn suits(zones: &Zones, geometry: &Geometry) -> io::Result<()> {
+    let (shape, wanted) = (zones.shape, geometry.blocks() + 1);
+    if shape.count < wanted {
+        return Err(invalid(format!("the device has {} whole zones, expected {wanted}", shape.count)));
+    }
+    let bytes = block_bytes(geometry);
+    if shape.capacity < bytes {
+        return Err(invalid(format!(
+            "a zone of the device takes {} bytes, expected {bytes}",
+            shape.capacity
+        )));
+    }
+    // Each die's block in the open line, and the one before, whose last program may be under way.
+    let active = 2 * geometry.dies();
+    match shape.active_max {
+        Some(most) if most < active => {
+            Err(invalid(format!("{most} zones of the device may be active at a time, expected {active}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Opens for direct input and output, or through the page cache where the file system has no other way; for nobody else meanwhile.
@@ -134,7 +170,7 @@ fn open(path: &Path, is_new: bool) -> io::Result<File> {
     }
 }
 
-fn is_block_device(path: &Path) -> bool {
+pub(crate) fn is_block_device(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device())
 }
 
@@ -149,6 +185,10 @@ impl Store {
     }
 
     fn offset(&self, block: u32, program: u32) -> u64 {
+        if let Some(zones) = &self.zones {
+            let units = u64::from(program) * (u64::from(self.geometry.units_per_program) + 1);
+            return zones.start(1 + block) + units * UNIT_BYTES as u64;
+        }
         let programs = u64::from(block) * u64::from(self.geometry.programs_per_block) + u64::from(program);
         let before = 1 + Self::void_units(&self.geometry);
         (before + programs * (u64::from(self.geometry.units_per_program) + 1)) * UNIT_BYTES as u64
@@ -156,16 +196,16 @@ impl Store {
 
     /// Bytes of a volume.
     pub(crate) fn bytes(geometry: &Geometry) -> u64 {
-        let programs = u64::from(geometry.blocks()) * u64::from(geometry.programs_per_block);
-        let units = programs * (u64::from(geometry.units_per_program) + 1);
-        (1 + Self::void_units(geometry) + units) * UNIT_BYTES as u64
+        (1 + Self::void_units(geometry)) * UNIT_BYTES as u64
+            + u64::from(geometry.blocks()) * block_bytes(geometry)
     }
 
-    fn of(file: File, geometry: Geometry, volume: u64) -> Self {
+    fn of(file: File, geometry: Geometry, volume: u64, zones: Option<Zones>) -> Self {
         Self {
             file: Arc::new(file),
             geometry,
             volume,
+            zones,
             void: (0..Self::void_units(&geometry)).map(|_| Content::default()).collect(),
             programs: Mutex::default(),
             changes: Alone(AtomicU64::new(0)),
@@ -177,15 +217,37 @@ impl Store {
     }
 
     /// Makes a volume. A file is new and gets all of its room at once, where the file system can do that; a block device begins with zeros,
-    /// unless its content is to be destroyed.
+    /// or has empty zones, unless its content is to be destroyed. `zone_bytes` makes a file that keeps the rules of zones.
     ///
     /// # Errors
-    /// The file is there already, the block device has content or is too small, or the system's reason.
-    pub(crate) fn create(path: &Path, geometry: Geometry, volume: u64, destroys: bool) -> io::Result<Self> {
+    /// The file is there already, the block device has content or does not suit, or the system's reason.
+    pub(crate) fn create(
+        path: &Path,
+        geometry: Geometry,
+        volume: u64,
+        destroys: bool,
+        zone_bytes: Option<u64>,
+    ) -> io::Result<Self> {
         let is_device = is_block_device(path);
         let file = open(path, !is_device)?;
+        let zones = match zone_bytes {
+            Some(bytes) => Some(Zones::create_file(path, geometry.blocks() + 1, bytes)?),
+            None if is_device => Zones::of_device(&file)?,
+            None => None,
+        };
         let bytes = Self::bytes(&geometry);
-        if is_device {
+        if let Some(zones) = &zones {
+            suits(zones, &geometry)?;
+            let all = 0..geometry.blocks() + 1;
+            let written = zones.written(all.clone())?;
+            if !destroys && written.iter().any(|&bytes| bytes > 0) {
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the block device has content"));
+            }
+            all.zip(written).filter(|&(_, bytes)| bytes > 0).try_for_each(|(zone, _)| zones.reset(zone))?;
+            if !is_device {
+                file.set_len(zones.start(zones.shape.count))?;
+            }
+        } else if is_device {
             let begin = Content::default();
             let has = length(&file)?;
             if has < bytes {
@@ -202,16 +264,20 @@ impl Store {
                 other => other?,
             }
         }
-        let store = Self::of(file, geometry, volume);
+        let store = Self::of(file, geometry, volume, zones);
         let superblock = Content::default();
         superblock.set_word(0, MAGIC);
         superblock.set_word(1, volume);
-        for (at, number) in (2..).zip(numbers(&geometry)) {
+        for (at, number) in (2..).zip(numbers(&geometry, store.zones.as_ref())) {
             superblock.set_word(at, number);
         }
         superblock.set_word(WORDS - 1, checksum([&superblock].into_iter()));
         let mut queue = Queue::new(store.file.clone(), 1);
+        store.wrote(0, 1)?;
         queue.write_all(0, &[&superblock])?;
+        if let Some(zones) = &store.zones {
+            zones.finish(0)?;
+        }
         store.file.sync_all()?;
         if !is_device {
             // The name is durable when its directory is.
@@ -255,16 +321,33 @@ impl Store {
             workers,
         };
         geometry.check_numbers().map_err(|error| invalid(error.0))?;
-        let wanted = Self::bytes(&geometry);
-        if is < wanted {
-            return Err(invalid(format!("{is} bytes long, expected {wanted}")));
-        }
         let file = Arc::into_inner(file).expect("the queue is gone");
-        Ok(Self::of(file, geometry, word(1)))
+        let zones = match word(8) {
+            0 => None,
+            _ if is_block_device(path) => Zones::of_device(&file)?,
+            bytes => Some(Zones::of_file(path, bytes)?),
+        };
+        let zone_bytes = zones.as_ref().map_or(0, |zones| zones.shape.zone_bytes);
+        if zone_bytes != word(8) {
+            let wanted = word(8);
+            return Err(invalid(format!(
+                "zones of {zone_bytes} bytes, expected those of {wanted} that it was made on"
+            )));
+        }
+        let wanted = Self::bytes(&geometry);
+        match &zones {
+            Some(zones) => suits(zones, &geometry)?,
+            None if is < wanted => return Err(invalid(format!("{is} bytes long, expected {wanted}"))),
+            None => {}
+        }
+        Ok(Self::of(file, geometry, word(1), zones))
     }
 
+    /// Keeps what can be taken back. A zoned device has no way to do that.
     pub(crate) fn keeps_before(&mut self) {
-        self.before = Some(Before::default());
+        if self.zones.as_ref().is_none_or(Zones::can_take_back) {
+            self.before = Some(Before::default());
+        }
     }
 
     pub(crate) fn geometry(&self) -> &Geometry {
@@ -281,15 +364,23 @@ impl Store {
             before.lock().expect("nobody panics with it").clear();
         }
         let mut queue = Queue::new(self.file.clone(), 32);
-        let at = |unit: usize| ((1 + unit) * UNIT_BYTES) as u64;
-        queue.read_all(self.void.iter().enumerate().map(|(unit, content)| (at(unit), content)))?;
+        let written = match &self.zones {
+            Some(zones) => zones.written(1..self.geometry.blocks() + 1)?,
+            None => {
+                let at = |unit: usize| ((1 + unit) * UNIT_BYTES) as u64;
+                queue.read_all(self.void.iter().enumerate().map(|(unit, content)| (at(unit), content)))?;
+                vec![u64::MAX; self.geometry.blocks() as usize]
+            }
+        };
         // Programs of which it is not known yet whether they were durable; few, since any record may say it.
         let mut open = Vec::new();
         let (mut next, mut durable) = (0, 0);
         let units = u64::from(self.geometry.units_per_program) * UNIT_BYTES as u64;
         for block in 0..self.geometry.blocks() {
-            let records: Vec<Content> =
-                (0..self.geometry.programs_per_block).map(|_| Content::default()).collect();
+            // What is behind a zone's write pointer is not read: not all devices answer that.
+            let programs = written[block as usize] / (units + UNIT_BYTES as u64);
+            let programs = programs.min(self.geometry.programs_per_block.into());
+            let records: Vec<Content> = (0..programs).map(|_| Content::default()).collect();
             queue
                 .read_all((0..).zip(&records).map(|(at, record)| (self.offset(block, at) + units, record)))?;
             for (program, list) in (0..).zip(records) {
@@ -297,6 +388,8 @@ impl Store {
                     next = list.word(record::PROGRAM).max(next);
                     durable = list.word(record::DURABLE).max(durable);
                     open.push(Found { block, program, opening: list.word(record::OPENING), list });
+                } else if self.zones.is_some() {
+                    break;
                 }
             }
             let is_durable = |found: &mut Found| found.list.word(record::PROGRAM) < durable;
@@ -309,16 +402,64 @@ impl Store {
             queue.read_all((0..).zip(&contents).map(|(at, unit)| (first + at * UNIT_BYTES as u64, unit)))?;
             if checksum(contents.iter()) == found.list.word(record::UNITS) {
                 each(found);
+            } else if self.zones.is_some() {
+                // Its record was written after its units.
+                let (block, program) = (found.block, found.program);
+                return Err(invalid(format!(
+                    "program {program} in zone {}: units that its record is not of",
+                    1 + block
+                )));
             } else {
                 // Later records will say that its number was durable.
                 queue.write_all(first + units, &[&self.padding])?;
             }
         }
+        self.settle(&mut queue, &written)?;
         self.file.sync_data()?;
         *self.programs.lock().expect("nobody panics with it") =
             Programs { next: next + 1, under_way: BTreeSet::new() };
         self.durable.store(next + 1, Ordering::Release);
         Ok(())
+    }
+
+    /// Finishes zones that were being written: a line that was open takes no more data. The first program that is not there becomes one of
+    /// zeros, which ends the zone's programs, whatever the device shows of the rest.
+    fn settle(&self, queue: &mut Queue<'_>, written: &[u64]) -> io::Result<()> {
+        let Some(zones) = &self.zones else { return Ok(()) };
+        let program = (u64::from(self.geometry.units_per_program) + 1) * UNIT_BYTES as u64;
+        let is_active = |&(_, &bytes): &(u32, &u64)| bytes > 0 && bytes < zones.shape.capacity;
+        for (zone, &bytes) in (1..).zip(written).filter(is_active) {
+            let units = (program - bytes % program).div_ceil(UNIT_BYTES as u64);
+            if bytes < block_bytes(&self.geometry)
+                && bytes + units * UNIT_BYTES as u64 <= zones.shape.capacity
+            {
+                let offset = zones.start(zone) + bytes;
+                self.wrote(offset, units as usize)?;
+                queue.write_all(offset, &vec![&self.padding; units as usize])?;
+            }
+            zones.finish(zone)?;
+        }
+        Ok(())
+    }
+
+    /// Whether each block takes one program after the other.
+    pub(crate) fn is_in_order(&self) -> bool {
+        self.zones.is_some()
+    }
+
+    /// Whether a block was written since it was erased, once everything is loaded.
+    pub(crate) fn was_written(&self) -> io::Result<Option<Vec<bool>>> {
+        let Some(zones) = &self.zones else { return Ok(None) };
+        let written = zones.written(1..self.geometry.blocks() + 1)?;
+        Ok(Some(written.iter().map(|&bytes| bytes > 0).collect()))
+    }
+
+    /// Notes that units are written, where a file keeps the rules of zones.
+    fn wrote(&self, offset: u64, units: usize) -> io::Result<()> {
+        match &self.zones {
+            Some(zones) => zones.write(offset, (units * UNIT_BYTES) as u64),
+            None => Ok(()),
+        }
     }
 
     fn is_record(&self, list: &Content) -> bool {
@@ -341,7 +482,7 @@ impl Store {
         list: &'a Content,
         opening: u64,
         content: impl Fn(u32) -> Option<&'a Content>,
-    ) -> u64 {
+    ) -> io::Result<u64> {
         let mut units: Vec<&Content> =
             (0..self.geometry.units_per_program).map(|at| content(at).unwrap_or(&self.padding)).collect();
         let number = {
@@ -363,14 +504,25 @@ impl Store {
         units.push(list);
         let offset = self.offset(block, program);
         self.keep_before(number, offset, units.len());
+        self.wrote(offset, units.len())?;
         queue.write(tag, offset, &units);
-        number
+        Ok(number)
     }
 
     /// A program has ended.
-    pub(crate) fn ended(&self, number: u64) {
+    ///
+    /// # Errors
+    /// The system's reason, if its zone cannot be finished.
+    pub(crate) fn ended(&self, number: u64, (block, program): (u32, u32)) -> io::Result<()> {
+        if let Some(zones) = &self.zones
+            && program + 1 == self.geometry.programs_per_block
+            && block_bytes(&self.geometry) < zones.shape.capacity
+        {
+            zones.finish(1 + block)?;
+        }
         self.programs.lock().expect("nobody panics with it").under_way.remove(&number);
         self.changes.fetch_add(1, Ordering::AcqRel);
+        Ok(())
     }
 
     /// Byte of a unit.
@@ -403,12 +555,17 @@ impl Store {
         Ok(())
     }
 
-    /// Makes void all openings of blocks up to one, durably.
+    /// Makes void all openings of blocks up to one, durably, or resets their zones.
     ///
     /// # Errors
     /// The system's reason.
     pub(crate) fn erase(&self, blocks: &[(u32, u64)]) -> io::Result<()> {
         self.sync()?;
+        if let Some(zones) = &self.zones {
+            blocks.iter().try_for_each(|&(block, _)| zones.reset(1 + block))?;
+            self.changes.fetch_add(1, Ordering::AcqRel);
+            return self.sync();
+        }
         let mut units = BTreeSet::new();
         for &(block, opening) in blocks {
             let (unit, at) = (block as usize / WORDS, block as usize % WORDS);
@@ -434,7 +591,7 @@ impl Store {
         before.lock().expect("nobody panics with it").push((number, offset, bytes));
     }
 
-    /// Takes back what is not durable, for tests: of each program, those units that `lose` says.
+    /// Takes back what is not durable, for tests: of each program, those units that `lose` says; of a zone, what is behind one, too.
     ///
     /// # Errors
     /// The system's reason.
@@ -445,6 +602,10 @@ impl Store {
         for (_, offset, bytes) in before.lock().expect("nobody panics with it").drain(..).rev() {
             for (at, unit) in (0..).zip(bytes.as_chunks().0) {
                 if lose() {
+                    if let Some(zones) = &self.zones {
+                        zones.take_back(offset + at * UNIT_BYTES as u64)?;
+                        break;
+                    }
                     let content = Content::default();
                     content.set_bytes(unit);
                     Queue::new(self.file.clone(), 1)

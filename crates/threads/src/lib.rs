@@ -47,6 +47,8 @@ mod sync;
 mod versions;
 #[cfg(not(loom))]
 mod writer;
+#[cfg(not(loom))]
+mod zones;
 
 pub use assembly::{Assembly, Geometry, GeometryError, PBLK, QBLKE, STEPS};
 #[cfg(not(loom))]
@@ -58,3 +60,5 @@ pub use measure::LAPS;
 #[cfg(not(loom))]
 pub use medium::Medium;
 pub use metrics::ThreadsMetrics;
+#[cfg(not(loom))]
+pub use zones::ZoneShape;

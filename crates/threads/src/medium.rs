@@ -102,11 +102,35 @@ impl Medium {
     /// The file is there already, the block device has content or is too small, or the system's reason. A file that cannot be made whole is
     /// removed.
     pub fn create(path: &Path, geometry: Geometry, volume: u64, destroys: bool) -> io::Result<Self> {
+        Self::created(path, geometry, volume, destroys, None)
+    }
+
+    /// The same in a new file that keeps the rules of a zoned device, with zones of so many bytes: for tests. Write pointers are in another file
+    /// beside it.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub fn create_zoned_file(
+        path: &Path,
+        geometry: Geometry,
+        volume: u64,
+        zone_bytes: u64,
+    ) -> io::Result<Self> {
+        Self::created(path, geometry, volume, false, Some(zone_bytes))
+    }
+
+    fn created(
+        path: &Path,
+        geometry: Geometry,
+        volume: u64,
+        destroys: bool,
+        zone_bytes: Option<u64>,
+    ) -> io::Result<Self> {
         geometry
             .check_numbers()
             .map_err(|GeometryError(what)| io::Error::new(io::ErrorKind::InvalidInput, what))?;
         let was_there = path.symlink_metadata().is_ok();
-        match Store::create(path, geometry, volume, destroys) {
+        match Store::create(path, geometry, volume, destroys, zone_bytes) {
             Ok(store) => Ok(Self::of(geometry, Place::File(Box::new(store)))),
             Err(error) => {
                 if !was_there {
@@ -181,6 +205,11 @@ impl Medium {
         for block in 0..self.geometry.blocks() {
             self.openings[block as usize].fetch_max(store.void(block), Ordering::Relaxed);
         }
+        if let Some(written) = store.was_written()? {
+            for (next, was_written) in self.next.iter().zip(written) {
+                next.store(if was_written { self.geometry.programs_per_block } else { 0 }, Ordering::Release);
+            }
+        }
         Ok(())
     }
 
@@ -213,6 +242,14 @@ impl Medium {
 
     fn program_of(&self, ppa: Ppa) -> u32 {
         (ppa.0 % self.geometry.block_units()) as u32 / self.geometry.units_per_program
+    }
+
+    /// Whether a program may begin: programs of a zone do so when the one before has ended.
+    pub(crate) fn may_begin(&self, ppa: Ppa) -> Result<bool, PowerLost> {
+        self.power()?;
+        let Place::File(store) = &self.place else { return Ok(true) };
+        let next = &self.next[self.block_of(ppa) as usize];
+        Ok(!store.is_in_order() || next.load(Ordering::Acquire) == self.program_of(ppa))
     }
 
     /// Programs the units from `ppa` on, after all earlier programs of the block. `list` has owner and number of each unit; `content`
@@ -250,7 +287,8 @@ impl Medium {
             }
             (Place::File(store), Some(queue)) => {
                 self.openings[block as usize].store(opening, Ordering::Release);
-                Ok(Begun::UnderWay(store.program(queue, tag, (block, program), list, opening, content)))
+                let begun = store.program(queue, tag, (block, program), list, opening, content);
+                Ok(Begun::UnderWay(self.checked(begun)?))
             }
             (Place::File(_), None) => unreachable!("a file has queues"),
         }
@@ -272,11 +310,16 @@ impl Medium {
     }
 
     /// A program in a file has ended.
-    pub(crate) fn ended(&self, number: u64, ppa: Ppa, list: &Content) {
+    pub(crate) fn ended(&self, number: u64, ppa: Ppa, list: &Content) -> Result<(), PowerLost> {
         if let Place::File(store) = &self.place {
+            let (block, program) = (self.block_of(ppa), self.program_of(ppa));
             self.set_records(ppa, list);
-            store.ended(number);
+            self.checked(store.ended(number, (block, program)))?;
+            if store.is_in_order() {
+                self.next[block as usize].store(program + 1, Ordering::Release);
+            }
         }
+        Ok(())
     }
 
     fn set_records(&self, ppa: Ppa, list: &Content) {
@@ -442,7 +485,7 @@ mod tests {
             let mut tags = Vec::new();
             self.medium.completed(queue.as_mut().unwrap(), true, |tag| tags.push(tag)).unwrap();
             assert_eq!(tags, [3]);
-            self.medium.ended(number, ppa, &list);
+            self.medium.ended(number, ppa, &list).unwrap();
         }
 
         /// After a power cut that takes everything it may.

@@ -89,21 +89,27 @@ impl<'a> Writer<'a> {
         if self.under_way.is_empty() {
             return Ok(has_begun);
         }
-        if let Some(queue) = &mut self.queue {
-            let (first, under_way) = (self.first, &mut self.under_way);
-            self.shared.medium.completed(queue, !has_begun, |tag| {
-                let step = &mut under_way[(tag - first) as usize];
-                let (Some((program, item)), Begun::UnderWay(number)) = (&step.program, step.begun) else {
-                    unreachable!("a program that was begun")
-                };
-                self.shared.medium.ended(number, program.ppa, &item.get().list);
-                step.begun = Begun::Ended;
-            })?;
-        }
+        self.completed(!has_begun)?;
         while let Some(step) = self.under_way.pop_front_if(|step| step.begun == Begun::Ended) {
             self.end_step(step);
         }
         Ok(true)
+    }
+
+    /// Takes note of programs that have ended; with `wait` there is at least one.
+    fn completed(&mut self, wait: bool) -> Result<(), PowerLost> {
+        let Some(queue) = &mut self.queue else { return Ok(()) };
+        let (first, under_way) = (self.first, &mut self.under_way);
+        let mut all = Ok(());
+        self.shared.medium.completed(queue, wait, |tag| {
+            let step = &mut under_way[(tag - first) as usize];
+            let (Some((program, item)), Begun::UnderWay(number)) = (&step.program, step.begun) else {
+                unreachable!("a program that was begun")
+            };
+            all = all.and(self.shared.medium.ended(number, program.ppa, &item.get().list));
+            step.begun = Begun::Ended;
+        })?;
+        all
     }
 
     fn is_forced(&self) -> bool {
@@ -209,6 +215,15 @@ impl<'a> Writer<'a> {
 
     fn program(&mut self, step: &mut Step<'a>, program: Program) -> Result<(), PowerLost> {
         let shared = self.shared;
+        let mut backoff = Backoff::default();
+        while !shared.medium.may_begin(program.ppa)? {
+            // Other writers may wait for what ends here.
+            self.completed(false)?;
+            if !shared.goes_on() {
+                return Err(PowerLost);
+            }
+            backoff.wait();
+        }
         let ring = &shared.versions.rings[self.ring];
         let lease = shared.item(&mut self.end);
         let list = &lease.get().list;

@@ -173,6 +173,8 @@ fn judge(oracle: &mut Oracle, disk: &Disk, what: &str) {
 enum On<'a> {
     Memory,
     File(&'a Path),
+    /// In a file that keeps the rules of a zoned device.
+    Zones(&'a Path),
 }
 
 impl On<'_> {
@@ -180,12 +182,17 @@ impl On<'_> {
         Arc::new(match self {
             Self::Memory => Medium::new(geometry),
             Self::File(path) => Medium::create(path, geometry, 7, false).unwrap().keeps_before(),
+            Self::Zones(path) => {
+                // More than a block takes, so that its zone has to be finished.
+                let units = geometry.block_units() + u64::from(geometry.programs_per_block) + 3;
+                Medium::create_zoned_file(path, geometry, 7, units * 4096).unwrap().keeps_before()
+            }
         })
     }
 
     /// What a power cut leaves: of what was not durable, in a file, any part.
     fn after_a_cut(self, medium: Arc<Medium>, seed: u64) -> Arc<Medium> {
-        let Self::File(path) = self else { return medium };
+        let (Self::File(path) | Self::Zones(path)) = self else { return medium };
         let mut random = Random(seed);
         let loses = random.below(4);
         medium.lose(|| random.below(4) < loses).unwrap();
@@ -278,6 +285,18 @@ fn a_file_keeps_promises_over_power_cuts() {
     for (name, assembly) in STEPS {
         let path = scratch.0.join(name);
         let erased = lives(name, assembly, On::File(&path), TINY, 12, 250);
+        assert!(erased > 10, "{name}: GC has erased {erased} lines");
+    }
+}
+
+/// The same on zones, which are written in order and lose their ends.
+#[test]
+#[cfg_attr(miri, ignore = "it has no io_uring")]
+fn zones_keep_promises_over_power_cuts() {
+    let scratch = Scratch::new("zones");
+    for (name, assembly) in STEPS {
+        let path = scratch.0.join(name);
+        let erased = lives(name, assembly, On::Zones(&path), TINY, 12, 250);
         assert!(erased > 10, "{name}: GC has erased {erased} lines");
     }
 }
