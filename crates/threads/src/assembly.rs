@@ -260,3 +260,24 @@ impl Geometry {
         Ok(())
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_on_zones_writes_no_more_of_them_than_it_may() {
+        let on = |units, active| Geometry::for_zones((units, 11), (1077 << 20, active), 2, 8);
+        for (active, channels) in [(None, 8), (Some(14), 7), (Some(16), 8), (Some(2), 1)] {
+            let geometry = on(100 << 18, active).unwrap();
+            assert_eq!((geometry.channels, geometry.programs_per_block), (channels, 16218));
+            assert!(STEPS.iter().all(|(_, assembly)| geometry.check(*assembly).is_ok()), "{geometry:?}");
+            assert!(geometry.physical_units() * 89 / 100 >= geometry.user_units);
+        }
+        let refused = |units, active| on(units, active).unwrap_err().0;
+        assert_eq!(
+            refused(100 << 18, Some(1)),
+            "zones of 1129316352 bytes, 1 active: expected 69632 bytes and 2 at least"
+        );
+    }
+}

@@ -470,6 +470,15 @@ mod tests {
             Self { path, medium }
         }
 
+        /// With zones that have room for a unit more than a block.
+        fn zoned(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("weir-threads-{name}-{}", std::process::id()));
+            let _ = std::fs::remove_file(&path);
+            let medium = Medium::create_zoned_file(&path, TINY, 5, 7 * 4096).unwrap().keeps_before();
+            medium.power_on().unwrap();
+            Self { path, medium }
+        }
+
         /// Programs two units of which every word is `number`.
         fn program(&self, block: u32, program: u32, opening: u64, number: u64) {
             let (list, content) = (Content::default(), Content::default());
@@ -510,7 +519,54 @@ mod tests {
     impl Drop for InFile {
         fn drop(&mut self) {
             let _ = std::fs::remove_file(&self.path);
+            let _ = std::fs::remove_file(self.path.with_added_extension("zones"));
         }
+    }
+
+    /// A write pointer that went back leaves what was behind it, or something else, or zeros: it is not there, also when the zone is
+    /// finished.
+    #[test]
+    fn what_a_zone_lost_does_not_come_back() {
+        for kept in 0..3 {
+            let mut file = InFile::zoned(&format!("zone-{kept}"));
+            file.program(0, 0, 1, 11);
+            file.medium.sync().unwrap();
+            file.program(0, 1, 1, 12);
+            let mut at = 0..;
+            file.medium.lose(|| at.next() == Some(kept)).unwrap();
+            for _ in 0..2 {
+                file.open_again();
+                assert_eq!(file.record(0, 0), Some((Owner::Unit(Lpn(11)), 11)), "{kept} kept");
+                assert_eq!(file.record(0, 1), None, "{kept} kept");
+                assert!(!file.medium.is_erased(0), "{kept} kept");
+            }
+            file.medium.erase([0].into_iter()).unwrap();
+            file.program(0, 0, 1, 13);
+        }
+    }
+
+    #[test]
+    fn programs_of_a_zone_wait_for_each_other() {
+        let file = InFile::zoned("zone-order");
+        let may_begin = |program| file.medium.may_begin(file.medium.ppa(1, program)).unwrap();
+        assert!(may_begin(0) && !may_begin(1));
+        file.program(1, 0, 1, 11);
+        assert!(!may_begin(0) && may_begin(1));
+        file.program(1, 1, 1, 12);
+        assert!(!may_begin(0));
+        file.medium.erase([1].into_iter()).unwrap();
+        assert!(may_begin(0));
+        file.medium.power_off();
+        assert_eq!(file.medium.may_begin(Ppa(0)), Err(PowerLost));
+    }
+
+    #[test]
+    fn zones_that_do_not_suit_are_refused() {
+        let path = std::env::temp_dir().join(format!("weir-threads-unsuitable-{}", std::process::id()));
+        let error = Medium::create_zoned_file(&path, TINY, 5, 5 * 4096).unwrap_err().to_string();
+        assert_eq!(error, "a zone of the device takes 20480 bytes, expected 24576");
+        assert!(!path.exists());
+        std::fs::remove_file(path.with_added_extension("zones")).unwrap();
     }
 
     #[test]
