@@ -4,10 +4,13 @@ use crate::host::{is_root, on_path};
 use std::process::Command;
 
 /// Packages, each with a program of it and its use here.
-const PACKAGES: [(&str, &str, &str); 21] = [
+const PACKAGES: [(&str, &str, &str); 24] = [
     ("fio", "fio", "reads our example job files (--parse-only); a client of the server"),
     ("libnbd-bin", "nbdfuse", "clients of the server: nbdinfo, nbdcopy, nbdfuse"),
     ("qemu-utils", "qemu-io", "clients of the server: qemu-img, qemu-io"),
+    ("qemu-system-x86", "qemu-system-x86_64", "a machine with a zoned device"),
+    ("busybox-static", "busybox", "the shell of that machine"),
+    ("cpio", "cpio", "packs its files"),
     ("openssl", "openssl", "certificates for TLS"),
     ("fuse3", "fusermount3", "mounts for users that are not root"),
     ("mount", "losetup", "mounts what is served"),

@@ -19,6 +19,7 @@ mod records;
 mod restarts;
 mod server;
 mod tls;
+mod zones;
 
 use crate::judge::{Judge, Judges};
 
@@ -26,7 +27,7 @@ use crate::judge::{Judge, Judges};
 pub const JUDGES: Judges = Judges { subject: "serve", all: &ALL };
 
 /// All of them, in the order of CI.
-const ALL: [Judge; 16] = [
+const ALL: [Judge; 17] = [
     ("nbdinfo", "exports, sizes, block sizes, flags and maps", clients::nbdinfo),
     ("nbdcopy", "images with holes, there and back", clients::nbdcopy),
     ("qemu-img", "images converted, compared and mapped", qemu::img),
@@ -40,6 +41,7 @@ const ALL: [Judge; 16] = [
     ("restart-stop", "ext4 on a volume whose server was stopped", restarts::stopped),
     ("restart-kill", "what was synced is there after kill -9", restarts::killed),
     ("restart-threads", "the same above a host FTL on threads, in a file", restarts::threads_killed),
+    ("zones-threads", "the same above zones, in a kernel with a zoned device", zones::killed),
     ("rerun", "a recorded session with a power cut, run again", cuts::rerun),
     ("cut-eio", "clients that stay connected while the power is off", cuts::eio),
     ("cut-ext4", "what was synced is there after power cuts", cuts::ext4),
