@@ -296,7 +296,7 @@ fn zones_keep_promises_over_power_cuts() {
     let scratch = Scratch::new("zones");
     for (name, assembly) in STEPS {
         let path = scratch.0.join(name);
-        let erased = lives(name, assembly, On::Zones(&path), TINY, 8, 250);
+        let erased = lives(name, assembly, On::Zones(&path), TINY, 12, 250);
         assert!(erased > 10, "{name}: GC has erased {erased} lines");
     }
 }
