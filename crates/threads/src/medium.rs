@@ -587,15 +587,16 @@ mod tests {
     /// A copy is durable before its original is destroyed.
     #[test]
     fn an_erase_makes_earlier_programs_durable() {
-        let file = InFile::new("erase");
-        file.program(0, 0, 1, 11);
-        file.medium.sync().unwrap();
-        file.program(1, 0, 2, 11);
-        file.medium.erase([0].into_iter()).unwrap();
-        assert_eq!(file.record(0, 0), None);
-        let file = file.cut();
-        assert_eq!(file.record(0, 0), None);
-        assert_eq!(file.record(1, 0), Some((Owner::Unit(Lpn(11)), 11)));
+        for file in [InFile::new("erase"), InFile::zoned("erase-zone")] {
+            file.program(0, 0, 1, 11);
+            file.medium.sync().unwrap();
+            file.program(1, 0, 2, 11);
+            file.medium.erase([0].into_iter()).unwrap();
+            assert_eq!(file.record(0, 0), None);
+            let file = file.cut();
+            assert_eq!(file.record(0, 0), None);
+            assert_eq!(file.record(1, 0), Some((Owner::Unit(Lpn(11)), 11)));
+        }
     }
 
     /// Numbers of openings rise over the loss of all programs of the last one.
