@@ -6,6 +6,7 @@ use crate::json::{self, Kind};
 use crate::listen::ListenArgs;
 use crate::options::ShapeArgs;
 use crate::output::print;
+use crate::progress::Bar;
 use crate::top::control_of;
 use crate::values::bound;
 use clap::{Args, ValueEnum};
@@ -14,13 +15,13 @@ use flashweir_core::units::LBA_BYTES;
 use flashweir_serve::nbd::{Config, Export, Limits};
 use flashweir_serve::parallel::{ParallelConfig, ParallelServer};
 use flashweir_threads::content::UNIT_BYTES;
-use flashweir_threads::{Assembly, Disk, Geometry, Medium, STEPS, ZoneShape};
+use flashweir_threads::{Assembly, Disk, Geometry, Medium, OpenError, STEPS, ZoneShape};
 use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 #[derive(Debug, Args)]
@@ -118,11 +119,16 @@ pub(crate) fn command(args: &ThreadsArgs, cancel: &AtomicBool) -> Outcome {
     if is_uring == Some(false) {
         say("io_uring is not available here: programs and reads are calls that block");
     }
-    let disk = Disk::open_medium(assembly, Arc::new(medium)).map_err(|error| {
-        Failure::Run(match &args.file {
-            Some(file) => format!("{}: {error}", file.display()),
-            None => error.to_string(),
-        })
+    let mut bar = Bar::new(args.quiet);
+    let disk = Disk::open_watched(assembly, Arc::new(medium), &mut |fraction| {
+        bar.set(fraction, || "reads records".into());
+        !cancel.load(Ordering::Relaxed)
+    });
+    bar.clear();
+    let disk = disk.map_err(|error| match (error, &args.file) {
+        (OpenError::Stopped, _) => Failure::Interrupted,
+        (error, Some(file)) => Failure::Run(format!("{}: {error}", file.display())),
+        (error, None) => Failure::run(error),
     })?;
     let recovered = disk.metrics().recovery_reads;
     let export = Export {

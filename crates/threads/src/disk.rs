@@ -51,8 +51,20 @@ impl Disk {
     /// # Errors
     /// A number of the geometry that cannot be, or a file that cannot be read.
     pub fn open_medium(assembly: Assembly, medium: Arc<Medium>) -> Result<Self, OpenError> {
+        Self::open_watched(assembly, medium, &mut |_| true)
+    }
+
+    /// The same; `progress` gets the fraction of a file that is read, and says whether to go on. Until all is read nothing is changed.
+    ///
+    /// # Errors
+    /// As [`Self::open_medium`], or it was stopped.
+    pub fn open_watched(
+        assembly: Assembly,
+        medium: Arc<Medium>,
+        progress: &mut dyn FnMut(f64) -> bool,
+    ) -> Result<Self, OpenError> {
         medium.geometry().check(assembly)?;
-        Self::open_unchecked(assembly, medium)
+        Self::recovered(assembly, medium, progress)
     }
 
     /// The same without a look at the geometry: where too little is kept from the user, the device becomes full.
@@ -60,7 +72,15 @@ impl Disk {
     /// # Errors
     /// A file that cannot be read.
     pub fn open_unchecked(assembly: Assembly, medium: Arc<Medium>) -> Result<Self, OpenError> {
-        medium.power_on().map_err(OpenError::File)?;
+        Self::recovered(assembly, medium, &mut |_| true)
+    }
+
+    fn recovered(
+        assembly: Assembly,
+        medium: Arc<Medium>,
+        progress: &mut dyn FnMut(f64) -> bool,
+    ) -> Result<Self, OpenError> {
+        medium.power_on(progress)?;
         let (shared, mut ends) = Shared::new(assembly, medium);
         if recover(&shared).is_err() {
             let error = shared.medium.failure().and_then(std::io::Error::raw_os_error);
@@ -331,22 +351,16 @@ impl Handle {
         self.counters().trims.add(1);
         let end = lpn.0 + count;
         let (mut at, mut ticket) = (lpn.0, Ticket::answered());
-        // What reads as zeros anyway needs no record. Whoever asks for FUA waits for the records of who was faster, too.
+        // What reads as zeros anyway needs no record.
         while at < end {
             let (run, is_hole) = self.extent(Lpn(at), end - at)?;
             if !is_hole {
-                let part = self.change(Lpn(at), Change::Trim(run), fua)?;
-                if fua {
-                    ticket.wait()?;
-                }
-                ticket = part;
+                ticket = self.change(Lpn(at), Change::Trim(run), false)?;
             }
             at += run;
         }
-        if fua && ticket.waits.is_none() {
-            return Ok(self.submit_flush());
-        }
-        Ok(ticket)
+        // Whoever asks for FUA waits for the records of who was faster, too.
+        Ok(if fua { self.submit_flush() } else { ticket })
     }
 
     /// How many units from `lpn` on, of at most `most`, are written, or are not; and whether they are not, so that they read as zeros.

@@ -38,6 +38,8 @@ pub enum OpenError {
     Geometry(GeometryError),
     /// The file could not be read.
     File(std::io::Error),
+    /// Whoever watches it wanted no more.
+    Stopped,
 }
 
 impl std::fmt::Display for OpenError {
@@ -45,6 +47,7 @@ impl std::fmt::Display for OpenError {
         match self {
             Self::Geometry(error) => error.fmt(f),
             Self::File(error) => error.fmt(f),
+            Self::Stopped => f.write_str("stopped"),
         }
     }
 }
@@ -54,5 +57,11 @@ impl std::error::Error for OpenError {}
 impl From<GeometryError> for OpenError {
     fn from(error: GeometryError) -> Self {
         Self::Geometry(error)
+    }
+}
+
+impl From<std::io::Error> for OpenError {
+    fn from(error: std::io::Error) -> Self {
+        Self::File(error)
     }
 }

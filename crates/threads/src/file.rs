@@ -21,6 +21,7 @@
 
 use crate::assembly::Geometry;
 use crate::content::{Content, UNIT_BYTES, WORDS};
+use crate::fault::OpenError;
 use crate::queue::Queue;
 use crate::sync::{Alone, Arc, AtomicU64, Mutex, Ordering};
 use crate::zones::Zones;
@@ -354,11 +355,16 @@ impl Store {
         &self.geometry
     }
 
-    /// Reads what is there, and makes it durable. Nothing is under way.
+    /// Reads what is there, and makes it durable. Nothing is under way. `progress` gets the fraction that is read; where it says no, nothing
+    /// has been changed.
     ///
     /// # Errors
-    /// The system's reason.
-    pub(crate) fn load(&self, mut each: impl FnMut(Found)) -> io::Result<()> {
+    /// It was stopped, or the system's reason.
+    pub(crate) fn load(
+        &self,
+        progress: &mut dyn FnMut(f64) -> bool,
+        mut each: impl FnMut(Found),
+    ) -> Result<(), OpenError> {
         self.file.sync_data()?;
         if let Some(before) = &self.before {
             before.lock().expect("nobody panics with it").clear();
@@ -377,6 +383,9 @@ impl Store {
         let (mut next, mut durable) = (0, 0);
         let units = u64::from(self.geometry.units_per_program) * UNIT_BYTES as u64;
         for block in 0..self.geometry.blocks() {
+            if !progress(f64::from(block) / f64::from(self.geometry.blocks())) {
+                return Err(OpenError::Stopped);
+            }
             // What is behind a zone's write pointer is not read: not all devices answer that.
             let programs = written[block as usize] / (units + UNIT_BYTES as u64);
             let programs = programs.min(self.geometry.programs_per_block.into());
@@ -405,10 +414,10 @@ impl Store {
             } else if self.zones.is_some() {
                 // Its record was written after its units.
                 let (block, program) = (found.block, found.program);
-                return Err(invalid(format!(
+                return Err(OpenError::File(invalid(format!(
                     "program {program} in zone {}: units that its record is not of",
                     1 + block
-                )));
+                ))));
             } else {
                 // Later records will say that its number was durable.
                 queue.write_all(first + units, &[&self.padding])?;

@@ -9,6 +9,7 @@
 
 use crate::assembly::{Geometry, GeometryError};
 use crate::content::{Content, Unit};
+use crate::fault::OpenError;
 use crate::file::{Found, Store};
 use crate::queue::Queue;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Backoff, Ordering};
@@ -191,14 +192,14 @@ impl Medium {
         self.is_off.store(true, Ordering::SeqCst);
     }
 
-    /// Nothing is under way any more; a file is read.
-    pub(crate) fn power_on(&self) -> io::Result<()> {
+    /// Nothing is under way any more; a file is read, as long as `progress` says so.
+    pub(crate) fn power_on(&self, progress: &mut dyn FnMut(f64) -> bool) -> Result<(), OpenError> {
         self.is_off.store(false, Ordering::SeqCst);
         let Place::File(store) = &self.place else { return Ok(()) };
         for record in &self.records {
             record.owner.store(0, Ordering::Relaxed);
         }
-        store.load(|Found { block, program, opening, list }| {
+        store.load(progress, |Found { block, program, opening, list }| {
             self.openings[block as usize].store(opening, Ordering::Relaxed);
             self.set_records(self.ppa(block, program), &list);
         })?;
@@ -466,7 +467,7 @@ mod tests {
             let path = std::env::temp_dir().join(format!("weir-threads-{name}-{}", std::process::id()));
             let _ = std::fs::remove_file(&path);
             let medium = Medium::create(&path, TINY, 5, false).unwrap().keeps_before();
-            medium.power_on().unwrap();
+            medium.power_on(&mut |_| true).unwrap();
             Self { path, medium }
         }
 
@@ -475,7 +476,7 @@ mod tests {
             let path = std::env::temp_dir().join(format!("weir-threads-{name}-{}", std::process::id()));
             let _ = std::fs::remove_file(&path);
             let medium = Medium::create_zoned_file(&path, TINY, 5, 7 * 4096).unwrap().keeps_before();
-            medium.power_on().unwrap();
+            medium.power_on(&mut |_| true).unwrap();
             Self { path, medium }
         }
 
@@ -508,7 +509,7 @@ mod tests {
             // A file is one medium's at a time.
             self.medium = Medium::new(TINY);
             self.medium = Medium::open(&self.path, 1, 1).unwrap().keeps_before();
-            self.medium.power_on().unwrap();
+            self.medium.power_on(&mut |_| true).unwrap();
         }
 
         fn record(&self, block: u32, program: u32) -> Option<(Owner, u64)> {
@@ -632,6 +633,26 @@ mod tests {
                 file.medium.erase([1].into_iter()).unwrap();
             }
         }
+    }
+
+    #[test]
+    fn a_recovery_that_is_stopped_can_be_begun_again() {
+        let file = InFile::new("stopped");
+        file.program(0, 0, 1, 11);
+        let before = std::fs::read(&file.path).unwrap();
+        let mut calls = 0;
+        let stopped = file.medium.power_on(&mut |fraction| {
+            calls += 1;
+            fraction < 0.5
+        });
+        assert!(
+            matches!(stopped, Err(OpenError::Stopped)) && calls == 4,
+            "{calls} of {} blocks",
+            TINY.blocks()
+        );
+        assert_eq!(std::fs::read(&file.path).unwrap(), before);
+        file.medium.power_on(&mut |_| true).unwrap();
+        assert_eq!(file.record(0, 0), Some((Owner::Unit(Lpn(11)), 11)));
     }
 
     #[test]
