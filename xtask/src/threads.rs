@@ -3,7 +3,8 @@
 use flashweir_judges::builds::cargo;
 use flashweir_judges::host::{commit, machine, root, seed, target_dir};
 use flashweir_judges::steps::{Verdict, show, take};
-use serde_json::Value;
+use serde_json::{Value, json};
+use std::process::Command;
 
 /// Runs loom's models; returns whether all hold.
 pub(crate) fn loom() -> Result<bool, String> {
@@ -30,7 +31,34 @@ pub(crate) fn speeds() -> Result<bool, String> {
     let mut document = bench("threads", &[], &[])?;
     document["measuring_build"] =
         bench("threads", &["--features", "measure"], &["--rounds", "5", "--gc-rounds", "0"])?;
+    document["fio_null"] = fio_null()?;
     keep("threads", document)
+}
+
+/// Requests per second of fio's engine that does nothing, in its threads on as many CPUs, with the same depth: the most that a program
+/// which asks as fio does could see here. Upper quartiles, as of our rounds.
+fn fio_null() -> Result<Value, String> {
+    const RUNS: usize = 7;
+    let mut rows = Vec::new();
+    for (rw, threads) in [("randwrite", "1"), ("randwrite", "2"), ("randread", "1"), ("randread", "2")] {
+        let line = format!(
+            "--name=null --ioengine=null --rw={rw} --bs=4k --iodepth=2 --size=1g --thread --numjobs={threads} --group_reporting \
+             --cpus_allowed=0,1 --cpus_allowed_policy=split --time_based --runtime=2 --norandommap --randrepeat=0 \
+             --output-format=json"
+        );
+        let mut per_s = Vec::new();
+        for _ in 0..RUNS {
+            let text = take(Command::new("fio").args(line.split(' ')))?;
+            let said: Value = serde_json::from_str(&text).map_err(|error| format!("fio: {error}: {text}"))?;
+            let side = rw.trim_start_matches("rand");
+            let iops =
+                said["jobs"][0][side]["iops"].as_f64().ok_or_else(|| format!("fio said no IOPS: {text}"))?;
+            per_s.push(iops.round());
+        }
+        per_s.sort_by(f64::total_cmp);
+        rows.push(json!({ "job": rw, "threads": threads.parse::<u32>().ok(), "per_s": per_s[RUNS * 3 / 4], "runs": per_s }));
+    }
+    Ok(json!({ "how": format!("{RUNS} runs of two seconds; per_s is their upper quartile"), "rows": rows }))
 }
 
 /// The document that a bench of `flashweir-threads` prints.

@@ -66,7 +66,7 @@ fn main() {
         "prefers_us": has_priority,
         "measures_locks": cfg!(feature = "measure"),
         "rows": rows,
-        "not_measured": ["time of a device", "the kernel's block layer, its interrupts and system calls", "fio's null engine"],
+        "not_measured": ["time of a device", "the kernel's block layer, its interrupts and system calls"],
     });
     println!("{document:#}");
 }
