@@ -350,6 +350,10 @@ fn tiny_host_ftl() -> impl Iterator<Item = DeviceConfig> {
             0 => OpenConfig { version: OpenVersion::V12, ..chunks },
             cached_units => OpenConfig { cached_units, ..chunks },
         };
+        let open = match host_ftl::has_one_write_per_chunk(name) {
+            true => OpenConfig { pointer: PointerMove::Programmed, ..open },
+            false => open,
+        };
         open_channel(name, shape, open)
     })
 }

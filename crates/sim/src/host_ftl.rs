@@ -60,7 +60,8 @@ fn on_link(config: &HostFtlConfig, device: &DeviceConfig) -> HostFtlConfig {
         OpenVersion::V12 => 0,
         OpenVersion::V20 => device.open.cached_units,
     };
-    HostFtlConfig { queues, cached_units, ..config.clone() }
+    let one_write_per_chunk = device.open.pointer == PointerMove::Programmed;
+    HostFtlConfig { queues, cached_units, one_write_per_chunk, ..config.clone() }
 }
 
 /// Checks a host FTL by itself and above this device, and returns its numbers.
@@ -75,11 +76,6 @@ pub fn check_host_ftl(config: &HostFtlConfig, device: &DeviceConfig) -> Result<L
         ));
     }
     let open = &device.open;
-    if open.pointer == PointerMove::Programmed {
-        return Err("open.pointer = \"programmed\": expected \"accepted\" below a host FTL, which has several writes of a chunk \
-                    under way"
-            .into());
-    }
     if open.max_open != 0 {
         return Err(format!(
             "open.max_open = {}: expected 0 below a host FTL, which opens a chunk of each parallel unit and more",

@@ -97,7 +97,7 @@ const FILES: [(&str, &str); 29] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 281] = [
+const BAD: [(&str, &str); 280] = [
     ("threads", "missing: <FILE>"),
     ("threads nosuch.weir", "nosuch.weir: there is no such file; --create SIZE makes one"),
     (
@@ -176,7 +176,6 @@ const BAD: [(&str, &str); 281] = [
     ("fio job.fio --device qblke --host-ftl pblk,cpus=2,costs.turn=0ns", "--host-ftl costs.turn = 0ns: expected more than nothing where --host-ftl full = \"retry\": threads that find no room would try again for ever"),
     ("fio job.fio --device sata-mlc --host-ftl pblk", "--host-ftl needs a device with an open channel: expected one, as in --device qblke"),
     ("fio job.fio --device qblke --host-ftl pblk --set host_ftl.assembly=qblke", "--set host_ftl: a host FTL is no key of a device here: expected --host-ftl, as in --host-ftl qblke,rings=4"),
-    ("fio job.fio --device ocssd-2.0 --host-ftl pblk --set open.pointer=programmed", "open.pointer = \"programmed\": expected \"accepted\" below a host FTL, which has several writes of a chunk under way"),
     ("fio job.fio --device qblke --host-ftl pblk --block-layer none --perfetto x.json", "--perfetto follows requests through a block layer or through a host FTL, which qblke needs: expected no block layer, or a device with pages, such as qblke-page"),
     ("files varmail --device qblke", "qblke: firmware = open-channel: expected page: a host without an FTL of its own needs a device with a page namespace (of the medium of QBLKe there is `qblke-page`), or a host FTL above it: --host-ftl pblk or qblke, or [host_ftl] in a scenario"),
     ("files varmail --device qblke --host-ftl qblke-as-released --format ext4 --commit dual", "--commit cannot be `dual` on qblke: --host-ftl sequence is ring: expected sequence=device, or --commit legacy"),

@@ -11,9 +11,9 @@ const FAILING: Shape = Shape { program_fail: 0.004, erase_fail: 0.004, blocks_pe
 
 /// Shape of the device, number of rings, lines, limiter. They differ in what matters at a power loss: rings, groups, planes that
 /// program together, units of a page, operations that reads suspend, chunks of several planes, blocks that fail, threads whose time counts,
-/// units that the device keeps back, and streams.
+/// units that the device keeps back, write pointers that move when programs have ended, and streams.
 #[rustfmt::skip]
-const TABLE: [(&str, Shape, u16, Lines, Limits); 22] = [
+const TABLE: [(&str, Shape, u16, Lines, Limits); 24] = [
     ("tiny-pblk", SMALL, 1, Lines::Device, Limits::Windows),
     ("tiny-qblke", SMALL, 2, Lines::Channel, Limits::Scores),
     ("tiny-pblk-planes", Shape { parallel: [1, 2, 2], cell: Cell::Mlc, units_per_page: 1, ..SMALL }, 1, Lines::Device, Limits::Windows),
@@ -35,6 +35,8 @@ const TABLE: [(&str, Shape, u16, Lines, Limits); 22] = [
     ("tiny-qblke-failing-streams", Shape { parallel: [2, 2, 1], ..FAILING }, 2, Lines::Channel, Limits::Scores),
     ("tiny-pblk-threads-streams", SMALL, 1, Lines::Device, Limits::Windows),
     ("tiny-qblke-threads-streams", SMALL, 2, Lines::Channel, Limits::Scores),
+    ("tiny-pblk-2.0-programmed", Shape { parallel: [1, 1, 2], units_per_page: 1, ..SMALL }, 1, Lines::Device, Limits::Windows),
+    ("tiny-qblke-failing-programmed-streams", Shape { parallel: [2, 1, 2], ..FAILING }, 2, Lines::Channel, Limits::Scores),
     ("tiny-pblk-2.0-streams", Shape { parallel: [2, 1, 1], ..SMALL }, 2, Lines::Device, Limits::Windows),
 ];
 
@@ -51,6 +53,11 @@ pub(super) fn has_wide_chunks(name: &str) -> bool {
 /// Units of an open chunk that the device called `name` keeps back, as OCSSD 2.0 does; 0 below the older version.
 pub(super) fn cached_units(name: &str) -> u32 {
     if name.contains("-2.0") { 6 } else { 0 }
+}
+
+/// Whether a chunk of the device called `name` takes one write at a time.
+pub(super) fn has_one_write_per_chunk(name: &str) -> bool {
+    name.contains("-programmed")
 }
 
 /// Whether hosts use streams and barriers on the device called `name`.
@@ -83,6 +90,7 @@ pub fn host_ftl(name: &str) -> Option<HostFtlConfig> {
         pad_after: Duration::from_millis(3),
         user_active_for: Duration::from_millis(5),
         cached_units: cached_units(name),
+        one_write_per_chunk: has_one_write_per_chunk(name),
         // So few that their numbers begin anew within a boot.
         epochs_max: if name == "tiny-qblke-planes-streams" { 6 } else { EPOCHS_MAX },
         ..HostFtlConfig::qblke(*rings)

@@ -114,6 +114,9 @@ pub struct HostFtlConfig {
     /// Units of an open chunk that the device keeps back (open-channel §6.4); whoever knows the device sets it.
     #[serde(skip)]
     pub cached_units: u32,
+    /// Whether a chunk takes no write while another one of it is under way (open-channel §6.2); whoever knows the device sets it.
+    #[serde(skip)]
+    pub one_write_per_chunk: bool,
     /// Epochs of a stream after which their numbers begin anew (contract §8.14).
     #[serde(skip, default = "epochs_max")]
     pub epochs_max: u32,
@@ -159,6 +162,7 @@ impl HostFtlConfig {
             pool: Shared::Lock,
             full: WhenFull::Retry,
             cached_units: 0,
+            one_write_per_chunk: false,
             epochs_max: EPOCHS_MAX,
             planted: None,
         }

@@ -31,6 +31,7 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod turns;
 mod waiters;
 
 pub use config::{HostFtlConfig, Invalidation, Layout, Limits, Lines, Sequence, Trims};

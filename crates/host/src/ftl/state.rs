@@ -10,6 +10,7 @@ use super::ring::{Position, Ring};
 use super::streams::{Orders, Place};
 use super::tasks::{Ask, Task};
 use super::threads::Threads;
+use super::turns::Turns;
 use flashweir_core::command::Tag;
 use flashweir_core::oob::{Member, OobRecord, Owner};
 use flashweir_core::{Command, DeviceError, Instant, Lba, Lpn, Payload, Ppa};
@@ -110,6 +111,7 @@ pub struct HostFtl {
     pub(super) next_id: u64,
     /// Commands to be offered: reads go first.
     pub(super) out: [VecDeque<Command>; 2],
+    pub(super) turns: Turns,
     pub(super) offered: Option<Command>,
     pub(super) is_stalled: bool,
     /// Programs in flight on each die.

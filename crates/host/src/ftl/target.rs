@@ -26,6 +26,7 @@ use super::state::{Erasing, HostFtl, Limiter, Queued, Reading, Recovery, TrimRec
 use super::streams::Orders;
 use super::tasks::Task;
 use super::threads::{Then, Threads};
+use super::turns::{Turns, Waiting};
 use crate::layer::{Effect, Input, Layer, Offer};
 use crate::task::TaskAttribute;
 use flashweir_core::command::{OPEN_NAMESPACE, PLACES_MAX, PpaWrite, Units};
@@ -84,6 +85,7 @@ impl HostFtl {
             tasks: BTreeMap::new(),
             next_id: 1,
             out: Default::default(),
+            turns: Turns::default(),
             offered: None,
             is_stalled: false,
             programs: vec![0; layout.flash.dies() as usize],
@@ -392,6 +394,15 @@ impl HostFtl {
         }
     }
 
+    /// Sends a program, or keeps it until those before it on its blocks have ended, where a chunk takes one at a time.
+    fn send_program(&mut self, op: Op, queue: u32, task: Task) {
+        let waiting = Waiting { op, queue, task };
+        let next = if self.config.one_write_per_chunk { self.turns.take(waiting) } else { Some(waiting) };
+        if let Some(Waiting { op, queue, task }) = next {
+            self.send(op, queue, task);
+        }
+    }
+
     pub(super) fn read(&mut self, ppas: &[Ppa], task: Task) {
         let blocks = ppas.len() as u32 * self.layout.unit_sectors as u32;
         // Reads depend on nothing that is under way, so they take any queue.
@@ -614,7 +625,7 @@ impl HostFtl {
         let blocks = self.blocks_of(&ppas);
         self.programs[die as usize] += 1;
         let op = self.write(ppas, records, data);
-        self.send(op, die, Task::Program { ring, entries, line, die, blocks });
+        self.send_program(op, die, Task::Program { ring, entries, line, die, blocks });
         true
     }
 
@@ -735,7 +746,7 @@ impl HostFtl {
         self.metrics.programmed_units += ppas.len() as u64;
         self.lines.get_mut(line).programs += 1;
         let op = self.write(ppas, vec![META_RECORD; data.len()], data);
-        self.send(op, die, Task::Meta { line, block: at.block });
+        self.send_program(op, die, Task::Meta { line, block: at.block });
     }
 
     fn free_changed(&mut self, group: usize) {
@@ -765,6 +776,9 @@ impl HostFtl {
     // ---- answers from below ----
 
     fn answered(&mut self, task: Task, result: Result<Done, DeviceError>, effects: &mut Vec<Effect>) {
+        for Waiting { op, queue, task } in self.turns.ended(&task) {
+            self.send(op, queue, task);
+        }
         match task {
             Task::Read { token, at, lines } => self.read_answered((token, at, lines), result, effects),
             Task::Program { ring, entries, line, die, blocks } => {
