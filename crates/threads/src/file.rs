@@ -24,12 +24,12 @@ use crate::content::{Content, UNIT_BYTES, WORDS};
 use crate::fault::OpenError;
 use crate::queue::Queue;
 use crate::sync::{Alone, Arc, AtomicU64, Mutex, Ordering};
-use crate::zones::Zones;
+use crate::zones::{Zones, is_block_device};
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Seek as _};
-use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use twox_hash::XxHash3_64;
 
@@ -169,10 +169,6 @@ fn open(path: &Path, is_new: bool) -> io::Result<File> {
         }
         other => Ok(other.map(|()| file)?),
     }
-}
-
-pub(crate) fn is_block_device(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device())
 }
 
 /// Bytes of a file or block device.

@@ -5,11 +5,10 @@
 //! Deliberately absent: zone append, whose answers say where data are only after it is too late for a record that names its own place;
 //! conventional zones, which are used like the others.
 
-use crate::file::is_block_device;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 /// Bytes of a sector of Linux.
@@ -69,6 +68,10 @@ const RESET_ZONE: u64 = request(1, 131, 16);
 const ZONE_SECTORS: u64 = request(2, 132, 4);
 const ZONES: u64 = request(2, 133, 4);
 const FINISH_ZONE: u64 = request(1, 136, 16);
+
+pub(crate) fn is_block_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_block_device())
+}
 
 /// Shape of a zoned device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
