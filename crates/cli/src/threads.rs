@@ -113,6 +113,12 @@ pub(crate) fn command(args: &ThreadsArgs, cancel: &AtomicBool) -> Outcome {
     let endpoints = args.listen.endpoints()?;
     let (keys, tls) = args.listen.tls()?;
     let (name, assembly) = args.ftl.assembly();
+    let made = args.create.and(args.file.as_ref()).filter(|file| file.symlink_metadata().is_err());
+    // A file that is made goes again where its disk is not served after all.
+    let taken_back = |failure: Failure| {
+        made.iter().for_each(|file| drop(std::fs::remove_file(file)));
+        failure
+    };
     let medium = medium(args, assembly)?;
     let medium = if args.worst { medium.keeps_before() } else { medium };
     let (geometry, is_uring) = (*medium.geometry(), medium.is_uring());
@@ -125,10 +131,15 @@ pub(crate) fn command(args: &ThreadsArgs, cancel: &AtomicBool) -> Outcome {
         !cancel.load(Ordering::Relaxed)
     });
     bar.clear();
-    let disk = disk.map_err(|error| match (error, &args.file) {
-        (OpenError::Stopped, _) => Failure::Interrupted,
-        (error, Some(file)) => Failure::Run(format!("{}: {error}", file.display())),
-        (error, None) => Failure::run(error),
+    let disk = disk.map_err(|error| {
+        taken_back(match (error, &args.file) {
+            (OpenError::Stopped, _) => Failure::Interrupted,
+            (error @ OpenError::NoLine, Some(file)) => {
+                Failure::Usage(format!("{}: {name}: {error}", file.display()))
+            }
+            (error, Some(file)) => Failure::Run(format!("{}: {error}", file.display())),
+            (error, None) => Failure::run(error),
+        })
     })?;
     let recovered = disk.metrics().recovery_reads;
     let export = Export {
@@ -139,7 +150,8 @@ pub(crate) fn command(args: &ThreadsArgs, cancel: &AtomicBool) -> Outcome {
         least_block: LBA_BYTES as u32,
         preferred_block: UNIT_BYTES as u32,
     };
-    let nbd = Config::new(vec![export], tls, Limits::default()).map_err(Failure::usage)?;
+    let nbd = Config::new(vec![export], tls, Limits::default())
+        .map_err(|error| taken_back(Failure::usage(error)))?;
     let config = ParallelConfig {
         endpoints,
         control: args.control.clone().or_else(|| args.listen.unix.first().map(|path| control_of(path))),
@@ -148,7 +160,8 @@ pub(crate) fn command(args: &ThreadsArgs, cancel: &AtomicBool) -> Outcome {
         spin: Duration::from_micros(args.spin.into()),
         say,
     };
-    let mut server = ParallelServer::bind(config, nbd, disk, assembly).map_err(Failure::run)?;
+    let server = ParallelServer::bind(config, nbd, disk, assembly);
+    let mut server = server.map_err(|error| taken_back(Failure::run(error)))?;
     if !args.quiet {
         print(&match args.shape.is_json() {
             true => json::line(
@@ -161,10 +174,9 @@ pub(crate) fn command(args: &ThreadsArgs, cancel: &AtomicBool) -> Outcome {
             false => greeting(args, name, &geometry, is_uring, recovered, &server),
         })?;
     }
-    let ended = server.run(cancel).map_err(Failure::run);
+    server.run(cancel).map_err(Failure::run)?;
     let metrics = server.disk().metrics();
     let (connections, dropped) = server.connections();
-    ended?;
     if args.shape.is_json() {
         let value =
             serde_json::json!({ "connections": connections, "dropped": dropped, "counters": metrics });
@@ -233,7 +245,18 @@ fn medium(args: &ThreadsArgs, assembly: Assembly) -> Outcome<Medium> {
         .map_err(|error| Failure::Usage(format!("{option} {}: {error}", size(bytes.0))))
     };
     let Some(file) = &args.file else {
-        return Ok(Medium::new(geometry("--memory", args.memory.expect("clap asks for one of both"), None)?));
+        let bytes = args.memory.expect("clap asks for one of both");
+        let geometry = geometry("--memory", bytes, None)?;
+        let wanted = geometry.physical_units().saturating_mul(UNIT_BYTES as u64);
+        // What the system does not give would end the process.
+        let room = usize::try_from(wanted).map(|wanted| Vec::<u8>::new().try_reserve_exact(wanted));
+        return match room {
+            Ok(Ok(())) => Ok(Medium::new(geometry)),
+            _ => Err(Failure::Run(format!(
+                "--memory {}: the system does not give {wanted} bytes",
+                size(bytes.0)
+            ))),
+        };
     };
     let shown = file.display();
     let failed = |error: io::Error| Failure::Run(format!("{shown}: {error}"));
@@ -248,18 +271,28 @@ fn medium(args: &ThreadsArgs, assembly: Assembly) -> Outcome<Medium> {
             made.map_err(|error| not_made(file, &error))
         }
         None => {
-            let medium = Medium::open(file, cpus, workers).map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound => {
-                    Failure::Usage(format!("{shown}: there is no such file; --create SIZE makes one"))
-                }
-                io::ErrorKind::InvalidData => {
-                    Failure::Usage(format!("{shown}: {error}; expected what weir threads --create has made"))
-                }
-                _ => Failure::Run(format!("{shown}: {error}")),
-            })?;
+            let open = |cpus| {
+                Medium::open(file, cpus, workers).map_err(|error| match error.kind() {
+                    io::ErrorKind::NotFound => {
+                        Failure::Usage(format!("{shown}: there is no such file; --create SIZE makes one"))
+                    }
+                    io::ErrorKind::InvalidData => Failure::Usage(format!(
+                        "{shown}: {error}; expected what weir threads --create has made"
+                    )),
+                    _ => Failure::Run(format!("{shown}: {error}")),
+                })
+            };
             let name = args.ftl.assembly().0;
+            let (mut cpus, mut medium) = (cpus, open(cpus)?);
+            // More CPUs than the disk has room for rings have to share them.
+            while args.cpus.is_none() && cpus > 1 && medium.geometry().check(assembly).is_err() {
+                drop(medium);
+                cpus -= 1;
+                medium = open(cpus)?;
+            }
             medium.geometry().check(assembly).map_err(|error| {
-                Failure::Usage(format!("{shown}: {name} cannot run on it with {cpus} CPUs: {error}"))
+                let fewer = if cpus > 1 { "; fewer --cpus need less" } else { "" };
+                Failure::Usage(format!("{shown}: {name} cannot run on it with {cpus} CPUs: {error}{fewer}"))
             })?;
             Ok(medium)
         }
@@ -269,9 +302,9 @@ fn medium(args: &ThreadsArgs, assembly: Assembly) -> Outcome<Medium> {
 fn not_made(file: &Path, error: &io::Error) -> Failure {
     let shown = file.display();
     match error.kind() {
-        io::ErrorKind::AlreadyExists if file.is_file() => {
-            Failure::Usage(format!("{shown} is there already; without --create its disk is served"))
-        }
+        io::ErrorKind::AlreadyExists if file.is_file() => Failure::Usage(format!(
+            "{shown} is there already: expected a new file, or no --create for the disk in it"
+        )),
         io::ErrorKind::AlreadyExists if error.raw_os_error().is_none() => {
             Failure::Usage(format!("{shown}: {error}; --overwrite destroys it"))
         }

@@ -178,13 +178,16 @@ impl ParallelServer {
         if (&mut input).take(LINE_BYTES_MAX as u64).read_line(&mut line).is_err() {
             return Ok(());
         }
-        let reply = match serde_json::from_str(&line) {
-            Ok(ask) => self.obey(ask, live)?,
-            Err(error) => Reply::Error(format!("not a question that a server knows: {error}")),
+        let obeyed = match serde_json::from_str(&line) {
+            Ok(ask) => self.obey(ask, live),
+            Err(error) => Ok(Reply::Error(format!("not a question that a server knows: {error}"))),
         };
-        let reply = serde_json::to_string(&reply).expect("an answer is JSON");
-        let _ = writeln!(input.get_mut(), "{reply}");
-        Ok(())
+        let said = match &obeyed {
+            Ok(reply) => serde_json::to_string(reply),
+            Err(error) => serde_json::to_string(&Reply::Error(format!("the server ends: {error}"))),
+        };
+        let _ = writeln!(input.get_mut(), "{}", said.expect("an answer is JSON"));
+        obeyed.map(drop)
     }
 
     fn obey(&mut self, ask: Ask, live: &mut Vec<Live>) -> Result<Reply, ServeError> {
@@ -325,7 +328,9 @@ impl Client {
             }
             let is_over = match self.connection.read() {
                 Ok(Progress::Done(count)) => {
-                    active = if count > 0 { Instant::now() } else { active };
+                    if count > 0 {
+                        (moved, active) = (Instant::now(), Instant::now());
+                    }
                     false
                 }
                 Ok(Progress::Blocked) => false,
@@ -361,7 +366,8 @@ impl Client {
                 break;
             }
         }
-        self.connection.close();
+        // The server has a descriptor of its own for it, so the client would not notice a mere close.
+        self.connection.close().shutdown();
         drop(self.handle);
         drop(self.is_there);
     }

@@ -86,6 +86,9 @@ impl Disk {
             let error = shared.medium.failure().and_then(std::io::Error::raw_os_error);
             return Err(OpenError::File(std::io::Error::from_raw_os_error(error.unwrap_or(libc::EIO))));
         }
+        if (0..shared.lines.groups()).all(|group| shared.lines.free_blocks(group) == 0) {
+            return Err(OpenError::NoLine);
+        }
         let shared = Arc::new(shared);
         let mut threads = Vec::new();
         let mut start = |name: String, work: Box<dyn FnOnce(&Shared) + Send>| {

@@ -40,6 +40,8 @@ pub enum OpenError {
     File(std::io::Error),
     /// Whoever watches it wanted no more.
     Stopped,
+    /// The medium was used with lines of another kind, and no line of this kind is free, so GC has no place for copies.
+    NoLine,
 }
 
 impl std::fmt::Display for OpenError {
@@ -48,6 +50,9 @@ impl std::fmt::Display for OpenError {
             Self::Geometry(error) => error.fmt(f),
             Self::File(error) => error.fmt(f),
             Self::Stopped => f.write_str("stopped"),
+            Self::NoLine => f.write_str(
+                "no line is free: expected an FTL with lines as those before (pblk, rings, map; or lines, pool, qblke)",
+            ),
         }
     }
 }

@@ -176,6 +176,18 @@ fn length(mut file: &File) -> io::Result<u64> {
     file.seek(io::SeekFrom::End(0))
 }
 
+/// Whether a block device has anything in its first or last MiB, where file systems and arrays of disks have their names.
+fn has_content(file: &File, bytes: u64) -> io::Result<bool> {
+    let unit = UNIT_BYTES as u64;
+    let (units, ends) = (bytes / unit, (1 << 20) / unit);
+    let mut places: Vec<u64> = (0..units.min(ends)).chain(units.saturating_sub(ends)..units).collect();
+    places.dedup();
+    let contents: Vec<Content> = places.iter().map(|_| Content::default()).collect();
+    let reads = places.iter().zip(&contents).map(|(place, content)| (place * unit, content));
+    Queue::new(Arc::new(file.try_clone()?), 32).read_all(reads)?;
+    Ok(contents.iter().any(|content| content.bytes() != [0; UNIT_BYTES]))
+}
+
 impl Store {
     fn void_units(geometry: &Geometry) -> u64 {
         u64::from(geometry.blocks()).div_ceil(WORDS as u64)
@@ -245,14 +257,11 @@ impl Store {
                 file.set_len(zones.start(zones.shape.count))?;
             }
         } else if is_device {
-            let begin = Content::default();
             let has = length(&file)?;
             if has < bytes {
                 return Err(invalid(format!("the block device has {has} bytes, expected {bytes}")));
             }
-            let file = Arc::new(file.try_clone()?);
-            Queue::new(file, 1).read_all([(0, &begin)].into_iter())?;
-            if !destroys && begin.bytes() != [0; UNIT_BYTES] {
+            if !destroys && has_content(&file, has)? {
                 return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the block device has content"));
             }
         } else {

@@ -96,7 +96,7 @@ impl Medium {
         Self::of(geometry, Place::Memory(units.collect()))
     }
 
-    /// An erased medium in a new file, which gets all of its room at once where the file system can do that, or on a block device, which begins with
+    /// An erased medium in a new file, which gets all of its room at once where the file system can do that, or on a block device, whose first and last MiB are
     /// zeros unless its content is to be destroyed. `volume` is a number that no other volume has.
     ///
     /// # Errors

@@ -6,7 +6,7 @@
 
 use flashweir_core::Lpn;
 use flashweir_threads::content::{Unit, WORDS, unit_to_bytes};
-use flashweir_threads::{Assembly, Disk, Fault, Geometry, Handle, Medium, PBLK, QBLKE, STEPS};
+use flashweir_threads::{Assembly, Disk, Fault, Geometry, Handle, Medium, OpenError, PBLK, QBLKE, STEPS};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -337,6 +337,39 @@ fn random_overwrites_go_on_for_ever() {
         drop(handle);
         disk.audit();
     }
+}
+
+/// Lines of channels that were used leave blocks free here and there: where no line of the device is, an FTL that needs one says so at once.
+/// It was opened, and no write ever ended.
+#[test]
+#[cfg_attr(miri, ignore = "it fills a device")]
+fn regression_lines_of_another_kind_are_refused_or_work() {
+    let mut refused = 0;
+    for seed in 0..12 {
+        let mut medium = Arc::new(Medium::new(TINY));
+        let mut random = Random(seed);
+        for assembly in [QBLKE, PBLK, QBLKE] {
+            let disk = match Disk::open_medium(assembly, medium.clone()) {
+                Err(OpenError::NoLine) if assembly == PBLK => {
+                    refused += 1;
+                    continue;
+                }
+                other => other.unwrap(),
+            };
+            let mut handle = disk.handle().unwrap();
+            for lpn in 0..TINY.user_units {
+                handle.write(Lpn(lpn), &[[lpn; WORDS]], false).unwrap();
+            }
+            for write in 0..TINY.user_units / 2 * (1 + seed % 4) {
+                handle.write(Lpn(random.below(TINY.user_units)), &[[write; WORDS]], false).unwrap();
+            }
+            handle.flush().unwrap();
+            drop(handle);
+            medium = disk.close();
+        }
+    }
+    println!("{refused} refused");
+    assert!(refused > 0, "{refused} refused");
 }
 
 /// The power fails again and again while a full device collects: lines of copies alone are free again, so there is always a way on.

@@ -104,7 +104,7 @@ const BAD: [(&str, &str); 280] = [
         "threads good.toml",
         "good.toml: too short for a volume of threads; expected what weir threads --create has made",
     ),
-    ("threads good.toml --create 64MiB", "good.toml is there already; without --create its disk is served"),
+    ("threads good.toml --create 64MiB", "good.toml is there already: expected a new file, or no --create for the disk in it"),
     ("threads /dev/null --create 64MiB", "/dev/null: expected a new file or a block device"),
     (
         "threads new.weir --create 1000",
