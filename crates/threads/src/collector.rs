@@ -7,6 +7,7 @@
 //! full (open-channel §8.7).
 
 use crate::medium::{Owner, PowerLost};
+use crate::metrics::ThreadsMetrics;
 use crate::pool::{Lease, Worker};
 use crate::queue::Queue;
 use crate::ring::{Ring, flags};
@@ -37,6 +38,8 @@ pub(crate) struct Collector<'a> {
     queue: Option<Queue<'a>>,
     /// Lines collected since the user had room.
     fruitless: u32,
+    /// Units of users that had entered rings when these lines were counted last.
+    entered: u64,
     /// Lines whose copies are under way, with their groups and the end of their copying.
     emptying: Vec<(usize, u32, Instant)>,
 }
@@ -50,7 +53,7 @@ const PATIENCE: Duration = Duration::from_micros(500);
 impl<'a> Collector<'a> {
     pub(crate) fn new(shared: &'a Shared, end: Worker) -> Self {
         let queue = shared.medium.queue(COPY_UNITS);
-        Self { shared, end, queue, fruitless: 0, emptying: Vec::new() }
+        Self { shared, end, queue, fruitless: 0, entered: 0, emptying: Vec::new() }
     }
 
     /// Works until the FTL ends.
@@ -134,11 +137,22 @@ impl<'a> Collector<'a> {
             }
             // What came in between, from who was admitted before the room was gone, may not be published yet.
             let is_stuck = !has_collected && before.is_some() && self.quiet() == before && !self.has_victim();
-            if is_stuck || self.fruitless > 16 * shared.lines.count() {
+            if is_stuck || self.fruitless > 16 * shared.lines.count() && !self.has_let_in() {
                 shared.is_full.store(!shared.has_room(), Ordering::Release);
             }
         }
         Ok(has_collected)
+    }
+
+    /// Whether users were let in since this was asked last. They may take the room that GC makes before GC sees any, and then GC does not go
+    /// round in circles.
+    fn has_let_in(&mut self) -> bool {
+        let entered = ThreadsMetrics::sum(&self.shared.counters).user_units;
+        let has_let_in = entered != std::mem::replace(&mut self.entered, entered);
+        if has_let_in {
+            self.fruitless = 0;
+        }
+        has_let_in
     }
 
     /// What a line has to gain. While the user has room, GC leaves lines alone that have fewer stale units than the device has spare
