@@ -29,7 +29,7 @@ use std::time::Duration;
   weir threads --memory 1GiB                                   NBD at 127.0.0.1:10809, gone when the server ends
   weir threads disk.weir --create 8GiB --unix /tmp/disk.sock   in a new file
   weir threads disk.weir --unix /tmp/disk.sock                 the same disk again, with everything that was flushed
-  weir threads /dev/sdx --create 100GiB                        on a block device that begins with zeros, or has empty zones
+  weir threads /dev/sdx --create 100GiB                        on a block device that begins and ends with zeros, or has empty zones
   weir threads --memory 1GiB --ftl pblk                        Linux's pblk, with one of everything
 
 QBLKe has a ring and a writer for each CPU, and a thread serves each connection: more connections, more CPUs. The medium takes no

@@ -225,7 +225,7 @@ impl Store {
         }
     }
 
-    /// Makes a volume. A file is new and gets all of its room at once, where the file system can do that; a block device begins with zeros,
+    /// Makes a volume. A file is new and gets all of its room at once, where the file system can do that; a block device begins and ends with a MiB of zeros,
     /// or has empty zones, unless its content is to be destroyed. `zone_bytes` makes a file that keeps the rules of zones.
     ///
     /// # Errors
@@ -279,8 +279,9 @@ impl Store {
         }
         superblock.set_word(WORDS - 1, checksum([&superblock].into_iter()));
         let mut queue = Queue::new(store.file.clone(), 1);
-        store.wrote(0, 1)?;
-        queue.write_all(0, &[&superblock])?;
+        let begin = store.zones.as_ref().map_or(0, |zones| zones.start(0));
+        store.wrote(begin, 1)?;
+        queue.write_all(begin, &[&superblock])?;
         if let Some(zones) = &store.zones {
             zones.finish(0)?;
         }
@@ -303,9 +304,11 @@ impl Store {
         if is < UNIT_BYTES as u64 {
             return Err(invalid("too short for a volume of threads".into()));
         }
+        let of_device = if is_block_device(path) { Zones::of_device(&file)? } else { None };
+        let begin = of_device.as_ref().map_or(0, |zones| zones.start(0));
         let file = Arc::new(file);
         let superblock = Content::default();
-        Queue::new(file.clone(), 1).read_all([(0, &superblock)].into_iter())?;
+        Queue::new(file.clone(), 1).read_all([(begin, &superblock)].into_iter())?;
         let sum = superblock.word(WORDS - 1);
         superblock.set_word(WORDS - 1, 0);
         if superblock.word(0) != MAGIC || sum != checksum([&superblock].into_iter()) {
@@ -329,9 +332,8 @@ impl Store {
         geometry.check_numbers().map_err(|error| invalid(error.0))?;
         let file = Arc::into_inner(file).expect("the queue is gone");
         let zones = match word(8) {
-            0 => None,
-            _ if is_block_device(path) => Zones::of_device(&file)?,
-            bytes => Some(Zones::of_file(path, bytes)?),
+            bytes if bytes > 0 && !is_block_device(path) => Some(Zones::of_file(path, bytes)?),
+            _ => of_device,
         };
         let zone_bytes = zones.as_ref().map_or(0, |zones| zones.shape.zone_bytes);
         if zone_bytes != word(8) {

@@ -1,9 +1,10 @@
 //! The zones of a zoned block device, or of a file that keeps their rules for tests.
 //!
-//! A zone is written from its start on, and erased as a whole. A block of the medium has one; the first zone has the superblock.
+//! A zone is written from its start on, and erased as a whole. A block of the medium has one; the first zone has the superblock. Zones have
+//! numbers from the first one on that is no conventional zone.
 //!
 //! Deliberately absent: zone append, whose answers say where data are only after it is too late for a record that names its own place;
-//! conventional zones, which are used like the others.
+//! conventional zones, as most disks with shingled tracks have before the others.
 
 use std::fs::File;
 use std::io;
@@ -31,9 +32,11 @@ struct Zone {
     reserved: [u64; 3],
 }
 
+/// The kind of a zone without a write pointer (`enum blk_zone_type`).
+const CONVENTIONAL: u8 = 1;
+
 /// Conditions of a zone (`enum blk_zone_cond`).
 mod condition {
-    pub(super) const NO_POINTER: u8 = 0;
     pub(super) const READ_ONLY: u8 = 13;
     pub(super) const FULL: u8 = 14;
     pub(super) const OFFLINE: u8 = 15;
@@ -76,7 +79,7 @@ pub(crate) fn is_block_device(path: &Path) -> bool {
 /// Shape of a zoned device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZoneShape {
-    /// Zones.
+    /// Zones that are written in order, one after the other.
     pub count: u32,
     /// Bytes from the start of one to the start of the next.
     pub zone_bytes: u64,
@@ -111,6 +114,8 @@ enum Way {
 #[derive(Debug)]
 pub(crate) struct Zones {
     pub(crate) shape: ZoneShape,
+    /// Conventional zones before them.
+    before: u32,
     way: Way,
 }
 
@@ -140,14 +145,17 @@ impl Zones {
         }
         let zone_bytes = u64::from(sectors) * SECTOR;
         let shape = ZoneShape { count, zone_bytes, capacity: zone_bytes, active_max: active_max(file)? };
-        let mut zones = Self { shape, way: Way::Device(file.try_clone()?) };
-        // The last one may be shorter than the others, and is left out then.
+        let mut zones = Self { shape, before: 0, way: Way::Device(file.try_clone()?) };
         let all = zones.report(0..count)?;
-        if all.last().is_some_and(|zone| zone.len < u64::from(sectors)) {
-            zones.shape.count -= 1;
+        zones.before = all.iter().take_while(|zone| zone.kind == CONVENTIONAL).count() as u32;
+        // The last one may be shorter than the others, and is left out then.
+        let is_one = |zone: &&Zone| zone.kind != CONVENTIONAL && zone.len == u64::from(sectors);
+        let ours: Vec<&Zone> = all.iter().skip(zones.before as usize).take_while(is_one).collect();
+        if ours.is_empty() {
+            return Ok(None);
         }
-        let capacities = all.iter().take(zones.shape.count as usize).map(|zone| zone.capacity * SECTOR);
-        zones.shape.capacity = capacities.min().unwrap_or(0);
+        zones.shape.count = ours.len() as u32;
+        zones.shape.capacity = ours.iter().map(|zone| zone.capacity * SECTOR).min().unwrap_or(0);
         Ok(Some(zones))
     }
 
@@ -156,7 +164,7 @@ impl Zones {
         let side = File::options().read(true).write(true).open(beside(path))?;
         let count = u32::try_from(side.metadata()?.len() / 8).unwrap_or(u32::MAX);
         let shape = ZoneShape { count, zone_bytes, capacity: zone_bytes, active_max: None };
-        Ok(Self { shape, way: Way::File(side) })
+        Ok(Self { shape, before: 0, way: Way::File(side) })
     }
 
     /// Gives a file so many empty zones.
@@ -167,7 +175,7 @@ impl Zones {
 
     /// First byte of a zone.
     pub(crate) fn start(&self, zone: u32) -> u64 {
-        u64::from(zone) * self.shape.zone_bytes
+        u64::from(self.before + zone) * self.shape.zone_bytes
     }
 
     fn report(&self, zones: std::ops::Range<u32>) -> io::Result<Vec<Zone>> {
@@ -212,7 +220,7 @@ impl Zones {
                 let what = format!("zone {number} is offline or read-only");
                 Err(io::Error::new(io::ErrorKind::InvalidData, what))
             }
-            condition::FULL | condition::NO_POINTER => Ok(zone.capacity * SECTOR),
+            condition::FULL => Ok(zone.capacity * SECTOR),
             _ => Ok((zone.write_pointer - zone.start) * SECTOR),
         };
         (first..).zip(&self.report(zones)?).map(written).collect()
@@ -222,7 +230,7 @@ impl Zones {
         match &self.way {
             Way::Device(file) => {
                 let sectors = self.shape.zone_bytes / SECTOR;
-                ioctl(file, request, &mut Range { sector: u64::from(zone) * sectors, sectors })
+                ioctl(file, request, &mut Range { sector: self.start(zone) / SECTOR, sectors })
             }
             Way::File(side) => side.write_all_at(&written.to_le_bytes(), u64::from(zone) * 8),
         }

@@ -88,7 +88,7 @@ mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 insmod /configfs.ko
-insmod /null_blk.ko gb=1 bs=4096 memory_backed=1 zoned=1 zone_size=2 zone_capacity=1 zone_max_open=16 zone_max_active=16
+insmod /null_blk.ko gb=1 bs=4096 memory_backed=1 zoned=1 zone_size=2 zone_capacity=1 zone_nr_conv=2 zone_max_open=16 zone_max_active=16
 {WORK}",
         place.seed() % (1 << 31)
     );

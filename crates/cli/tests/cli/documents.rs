@@ -1,6 +1,7 @@
 //! The JSON that commands print: one option, and one form of document (docs/output.md).
 
 use super::{Place, good, text};
+use std::io::{Read as _, Write as _};
 use std::process::{Child, Command};
 
 /// A document has the one head that all have; gives the kind that it says it is.
@@ -157,7 +158,35 @@ fn a_disk_on_threads_speaks_json_line_by_line() {
             let refused = place.say("cut d.sock --eio");
             assert!(text(&refused.stderr).contains("expected no --eio"), "{}", text(&refused.stderr));
         }
+        // A client that talks nonsense is told the end of it, with nobody else there.
+        let mut client = std::os::unix::net::UnixStream::connect(place.0.join("d.sock")).unwrap();
+        client.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+        client.write_all(&[0xff; 64]).unwrap();
+        client.read_to_end(&mut Vec::new()).unwrap();
         assert_eq!(kinds_at_the_end(&server, lines), ["threads"]);
         assert!(server.wait().unwrap().success());
     }
+}
+
+/// A device that fails in a power cut ends the server with its reason, and the controller hears it.
+#[test]
+fn a_disk_on_threads_that_cannot_recover_says_why() {
+    let place = Place::new("json-threads-fails");
+    let (mut server, mut lines) =
+        started(&place, "threads d.weir --create 20MiB --unix d.sock --output json");
+    assert_eq!(kind_of(&lines.next().unwrap()), "threads-ready");
+    let file = std::fs::File::options().write(true).open(place.0.join("d.weir")).unwrap();
+    file.set_len(100_000).unwrap();
+    let cut = place.say("cut d.sock");
+    assert!(text(&cut.stderr).contains("the server ends: recovery: "), "{}", text(&cut.stderr));
+    assert_eq!(server.wait().unwrap().code(), Some(1));
+}
+
+/// What was made for a disk that cannot be served is gone again.
+#[test]
+fn a_disk_on_threads_without_a_socket_leaves_no_file() {
+    let place = Place::new("threads-no-socket");
+    let refused = place.say("threads d.weir --create 20MiB --unix nowhere/d.sock");
+    assert_eq!(refused.status.code(), Some(1), "{}", text(&refused.stderr));
+    assert!(!place.0.join("d.weir").exists());
 }
