@@ -7,6 +7,8 @@ use crate::host::seed;
 use crate::packages;
 use crate::place::Place;
 use crate::steps::{Steps, Verdict, show};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 /// Finding of a judge: a line of counts, or a fault.
 pub type Finding = Result<String, String>;
@@ -27,6 +29,26 @@ impl Judges {
     /// Runs all as steps of CI, after everything is built.
     pub fn steps(&self, steps: &mut Steps, seed: u64) {
         self.call_all(steps, seed, &[]);
+    }
+
+    /// Runs all judges of some subjects as steps of CI, two at once: each of them keeps one CPU busy.
+    pub fn steps_of(subjects: &[Self], steps: &mut Steps, seed: u64) {
+        let all =
+            subjects.iter().flat_map(|subject| subject.all.iter().map(|judge| (subject.subject, judge)));
+        let (left, steps) = (Mutex::new(all), Mutex::new(steps));
+        let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let some = || {
+            while let Some((subject, (name, what, judge))) = next() {
+                let start = Instant::now();
+                let verdict = verdict(subject, name, seed, *judge);
+                let mut steps = steps.lock().unwrap_or_else(PoisonError::into_inner);
+                steps.ended_beside(&format!("{subject}, {name}: {what}"), verdict, start.elapsed());
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(some);
+            some();
+        });
     }
 
     /// Builds the programs and runs the named judges, or all.
@@ -54,17 +76,22 @@ impl Judges {
     fn call_all(&self, steps: &mut Steps, seed: u64, names: &[&str]) {
         let chosen = self.all.iter().filter(|judge| names.is_empty() || names.contains(&judge.0));
         for (name, what, judge) in chosen {
-            steps.step(&format!("{}, {name}: {what}", self.subject), || match call(name, seed, *judge) {
-                Ok(counts) => Verdict::Passed(counts),
-                Err(why) => Verdict::Failed(why),
-            });
+            let subject = self.subject;
+            steps.step(&format!("{subject}, {name}: {what}"), || verdict(subject, name, seed, *judge));
         }
     }
 }
 
+fn verdict(subject: &str, name: &str, seed: u64, judge: fn(&Place) -> Finding) -> Verdict {
+    match call(subject, name, seed, judge) {
+        Ok(counts) => Verdict::Passed(counts),
+        Err(why) => Verdict::Failed(why),
+    }
+}
+
 /// Runs one judge in a directory of its own, which is removed afterwards.
-fn call(name: &str, seed: u64, judge: fn(&Place) -> Finding) -> Finding {
-    let place = Place::new(name, seed)?;
+fn call(subject: &str, name: &str, seed: u64, judge: fn(&Place) -> Finding) -> Finding {
+    let place = Place::new(&format!("{subject}-{name}"), seed)?;
     let finding = judge(&place);
     if finding.is_err() {
         place.show_log();

@@ -31,6 +31,16 @@ const PACKAGES: [(&str, &str, &str); 24] = [
     ("rocksdb-tools", "db_bench", "a database on a mount"),
 ];
 
+/// Runs `apt-get` with root's rights; returns whether it succeeded.
+pub(crate) fn apt(args: &[&str]) -> bool {
+    let mut command = if is_root() { Command::new("apt-get") } else { Command::new("sudo") };
+    if !is_root() {
+        command.args(["-n", "apt-get"]);
+    }
+    command.env("DEBIAN_FRONTEND", "noninteractive").args(["-qq", "-y"]).args(args);
+    matches!(command.status(), Ok(status) if status.success())
+}
+
 /// Installs missing packages, and prints their purposes; returns a note of what it did.
 pub fn install_missing() -> Result<String, String> {
     let missing: Vec<&str> = PACKAGES.iter().filter(|p| !on_path(p.1)).map(|p| p.0).collect();
@@ -43,14 +53,6 @@ pub fn install_missing() -> Result<String, String> {
     for (package, _, purpose) in PACKAGES.iter().filter(|package| missing.contains(&package.0)) {
         println!("   installs {package}: {purpose}");
     }
-    let apt = |args: &[&str]| {
-        let mut command = if is_root() { Command::new("apt-get") } else { Command::new("sudo") };
-        if !is_root() {
-            command.args(["-n", "apt-get"]);
-        }
-        command.env("DEBIAN_FRONTEND", "noninteractive").args(["-qq", "-y"]).args(args);
-        matches!(command.status(), Ok(status) if status.success())
-    };
     let install: Vec<&str> =
         ["install", "--no-install-recommends"].into_iter().chain(missing.iter().copied()).collect();
     if apt(&install) || (apt(&["update"]) && apt(&install)) {

@@ -14,9 +14,16 @@ pub enum Verdict {
 }
 
 /// Steps so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Steps {
+    begun: Instant,
     done: Vec<(String, Verdict, Duration)>,
+}
+
+impl Default for Steps {
+    fn default() -> Self {
+        Self { begun: Instant::now(), done: Vec::new() }
+    }
 }
 
 impl Steps {
@@ -25,7 +32,16 @@ impl Steps {
         println!("── {name}");
         let start = Instant::now();
         let verdict = run();
-        let time = start.elapsed();
+        self.ended(name, verdict, start.elapsed())
+    }
+
+    /// A step that ran beside others has ended; its name is printed only now.
+    pub(crate) fn ended_beside(&mut self, name: &str, verdict: Verdict, time: Duration) {
+        println!("── {name}");
+        self.ended(name, verdict, time);
+    }
+
+    fn ended(&mut self, name: &str, verdict: Verdict, time: Duration) -> bool {
         match &verdict {
             Verdict::Passed(note) => println!("   passed in {:.1} s{}", time.as_secs_f64(), dashed(note)),
             Verdict::Failed(why) => println!("   FAILED in {:.1} s{}", time.as_secs_f64(), dashed(why)),
@@ -51,8 +67,7 @@ impl Steps {
         let count = |wanted: fn(&Verdict) -> bool| self.done.iter().filter(|(_, v, _)| wanted(v)).count();
         let passed = count(|v| matches!(v, Verdict::Passed(_)));
         let failed = count(|v| matches!(v, Verdict::Failed(_)));
-        let total: Duration = self.done.iter().map(|(_, _, time)| *time).sum();
-        println!("{:>8} {:>7.1} s  in all", "", total.as_secs_f64());
+        println!("{:>8} {:>7.1} s  in all", "", self.begun.elapsed().as_secs_f64());
         println!("{passed} passed, {failed} failed");
         // Again at the very end: what shortens a long log keeps its last lines.
         for (name, verdict, _) in &self.done {

@@ -9,6 +9,7 @@ use crate::campaigns::{CRASH_DRAWN, CRASH_STATES_EACH, CRASH_WORLDS, FILE_CUTS, 
 use crate::{file_pairs, freshness, threads};
 use flashweir_judges::builds::{BUILD, cargo, weir, weir_builds};
 use flashweir_judges::host::{on_path, out_dir, root, seed};
+use flashweir_judges::judge::Judges;
 use flashweir_judges::steps::{Steps, Verdict, show, take};
 use flashweir_judges::{ext4, f2fs, fio_formats, live_cuts, mount, packages, serve};
 use std::path::{Path, PathBuf};
@@ -90,8 +91,7 @@ fn with_weir(steps: &mut Steps, seed: u64, out: &Path) -> Result<(), String> {
     steps.step("cuts of a file system", || file_cuts(seed));
     steps.step("cuts below SQLite", || sqlite_cuts(seed));
     steps.step("live power cuts", || live_cuts::ci(seed));
-    f2fs::JUDGES.steps(steps, seed);
-    ext4::JUDGES.steps(steps, seed);
+    Judges::steps_of(&[ext4::JUDGES, f2fs::JUDGES], steps, seed);
     serve::JUDGES.steps(steps, seed);
     mount::JUDGES.steps(steps, seed);
     fio_formats::JUDGES.steps(steps, seed);

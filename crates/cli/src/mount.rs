@@ -34,7 +34,7 @@ enum Switch {
   weir cut mnt.control                                   cuts its power; what was synced is there again
   umount mnt                                             or Ctrl-C: writes everything and ends
 
-ext4 and F2FS are recognised. A VOLUME (`weir volume create`) has its device and is on the host's disk at all times. An \
+ext4, F2FS and ALFS are recognised. A VOLUME (`weir volume create`) has its device and is on the host's disk at all times. An \
 IMAGE is read into a fresh device and written back when the mount has ended, as a new file that takes its place: until \
 then the file is as before. If the command or this machine is killed, everything since the mount is lost, synced or not; a \
 volume keeps what was synced.
@@ -209,6 +209,12 @@ fn plain(directory: &Path) -> PathBuf {
 fn medium(args: &MountArgs) -> Outcome<Medium> {
     if !args.medium.is_dir() {
         let has_segments = matches!(SegmentImage::open(&args.medium, false), Ok(Some(_)));
+        if args.mkfs == Some(Kind::Alfs) && !has_segments {
+            let shown = args.medium.display();
+            return Err(Failure::Usage(format!(
+                "--mkfs alfs: {shown} has no segments; expected what weir mkfs alfs {shown} --size SIZE makes, without --mkfs"
+            )));
+        }
         let usual = if has_segments { "amf" } else { "consumer-tlc-nvme" };
         let asked = [args.device.clone().unwrap_or_else(|| usual.to_owned())];
         // Whether segments fit is seen when the image is read.

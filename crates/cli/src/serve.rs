@@ -127,13 +127,13 @@ pub(crate) struct CutArgs {
     /// Which export [default: all]
     #[arg(long, value_name = "NAME")]
     export: Option<String>,
-    /// Draw the outcome of each interrupted operation
+    /// Draw the outcome of each interrupted operation; on threads with `weir threads --worst`
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Answer EIO instead of closing connections
     #[arg(long)]
     eio: bool,
-    /// How long the power stays off, in virtual time
+    /// How long the power stays off: virtual time, or on threads time of the wall clock
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = span)]
     off: flashweir_core::Duration,
     #[command(flatten)]
@@ -477,11 +477,12 @@ pub(crate) fn cut(args: &CutArgs) -> Outcome {
     }
     let mut text = String::new();
     for cut in done {
+        // An export may have no name.
+        let name = if cut.export.is_empty() { "the disk".into() } else { format!("`{}`", cut.export) };
         let _ = writeln!(
             text,
-            "`{}` lost its power: {} requests and {} connections with it; recovery read {} pages, wrote {}, found {} \
+            "{name} lost its power: {} requests and {} connections with it; recovery read {} pages, wrote {}, found {} \
              units, and took {:.3} ms{}",
-            cut.export,
             cut.requests_lost,
             cut.connections_dropped,
             cut.pages_read,

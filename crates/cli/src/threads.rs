@@ -24,6 +24,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+/// Share of the medium that a new disk keeps from its users, if no other is given, percent.
+const SPARE: u32 = 11;
+
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   weir threads --memory 1GiB                                   NBD at 127.0.0.1:10809, gone when the server ends
@@ -44,14 +47,17 @@ pub(crate) struct ThreadsArgs {
     #[arg(long, value_name = "SIZE", value_parser = bound, conflicts_with = "memory")]
     create: Option<Bytes>,
     /// Destroy what a block device has
-    #[arg(long, requires = "create")]
+    #[arg(long, requires = "create", conflicts_with = "memory")]
     overwrite: bool,
+    /// Serve a disk whose records were damaged since it was closed: some of it reads as zeros, or as it was before
+    #[arg(long, conflicts_with_all = ["create", "memory"])]
+    accept_damage: bool,
     /// Disk of this size in memory
     #[arg(long, value_name = "SIZE", value_parser = bound)]
     memory: Option<Bytes>,
-    /// Share of the medium that a new disk keeps from its users, percent
-    #[arg(long, value_name = "PERCENT", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=90))]
-    spare: u32,
+    /// Share of the medium that a new disk keeps from its users, percent [default: 11]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=90))]
+    spare: Option<u32>,
     /// Assembly: a step from pblk to QBLKe, each with what those before it have
     #[arg(long, value_enum, default_value_t = Ftl::Qblke)]
     ftl: Ftl,
@@ -121,6 +127,7 @@ pub(crate) fn command(args: &ThreadsArgs, cancel: &AtomicBool) -> Outcome {
     };
     let medium = medium(args, assembly)?;
     let medium = if args.worst { medium.keeps_before() } else { medium };
+    let medium = if args.accept_damage { medium.accepts_damage() } else { medium };
     let (geometry, is_uring) = (*medium.geometry(), medium.is_uring());
     if is_uring == Some(false) {
         say("io_uring is not available here: programs and reads are calls that block");
@@ -134,6 +141,9 @@ pub(crate) fn command(args: &ThreadsArgs, cancel: &AtomicBool) -> Outcome {
     let disk = disk.map_err(|error| {
         taken_back(match (error, &args.file) {
             (OpenError::Stopped, _) => Failure::Interrupted,
+            (error @ OpenError::Damaged, Some(file)) => {
+                Failure::Run(format!("{}: {error}; --accept-damage serves it as it is", file.display()))
+            }
             (error @ OpenError::NoLine, Some(file)) => {
                 Failure::Usage(format!("{}: {name}: {error}", file.display()))
             }
@@ -235,7 +245,7 @@ fn medium(args: &ThreadsArgs, assembly: Assembly) -> Outcome<Medium> {
         if !bytes.0.is_multiple_of(UNIT_BYTES as u64) {
             return Err(Failure::Usage(format!("{option} {}: expected a multiple of 4 KiB", bytes.0)));
         }
-        let (units, spare) = (bytes.0 / UNIT_BYTES as u64, args.spare.into());
+        let (units, spare) = (bytes.0 / UNIT_BYTES as u64, args.spare.unwrap_or(SPARE).into());
         match zones {
             None => Geometry::for_units(units, spare, cpus, workers),
             Some(ZoneShape { capacity, active_max, .. }) => {
@@ -271,24 +281,26 @@ fn medium(args: &ThreadsArgs, assembly: Assembly) -> Outcome<Medium> {
             made.map_err(|error| not_made(file, &error))
         }
         None => {
-            let open = |cpus| {
-                Medium::open(file, cpus, workers).map_err(|error| match error.kind() {
-                    io::ErrorKind::NotFound => {
-                        Failure::Usage(format!("{shown}: there is no such file; --create SIZE makes one"))
-                    }
-                    io::ErrorKind::InvalidData => Failure::Usage(format!(
-                        "{shown}: {error}; expected what weir threads --create has made"
-                    )),
-                    _ => Failure::Run(format!("{shown}: {error}")),
-                })
-            };
+            let mut medium = Medium::open(file, cpus, workers).map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => {
+                    Failure::Usage(format!("{shown}: there is no such file; --create SIZE makes one"))
+                }
+                io::ErrorKind::InvalidData => {
+                    Failure::Usage(format!("{shown}: {error}; expected what weir threads --create has made"))
+                }
+                _ => Failure::Run(format!("{shown}: {error}")),
+            })?;
+            if let Some(percent) = args.spare {
+                return Err(Failure::Usage(format!(
+                    "--spare {percent}: {shown} has its spare already; expected --create SIZE with it"
+                )));
+            }
             let name = args.ftl.assembly().0;
-            let (mut cpus, mut medium) = (cpus, open(cpus)?);
+            let mut cpus = cpus;
             // More CPUs than the disk has room for rings have to share them.
             while args.cpus.is_none() && cpus > 1 && medium.geometry().check(assembly).is_err() {
-                drop(medium);
                 cpus -= 1;
-                medium = open(cpus)?;
+                medium = medium.with_cpus(cpus);
             }
             medium.geometry().check(assembly).map_err(|error| {
                 let fewer = if cpus > 1 { "; fewer --cpus need less" } else { "" };

@@ -106,8 +106,8 @@ pub(crate) fn capacity(text: &str) -> Result<Bytes, String> {
 /// How much memory contents may take.
 pub(crate) fn bound(text: &str) -> Result<Bytes, String> {
     const LEAST: u64 = 1 << 20;
-    let size = text.parse().ok().filter(|size: &Bytes| size.0 >= LEAST);
-    size.ok_or_else(|| "expected a size from 1MiB on, such as 1GiB".to_owned())
+    let size: Bytes = text.parse()?;
+    if size.0 < LEAST { Err("expected a size from 1MiB on, such as 1GiB".to_owned()) } else { Ok(size) }
 }
 
 /// The size of a page cache.

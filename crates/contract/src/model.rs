@@ -135,6 +135,11 @@ impl ModelDevice {
         &self.log
     }
 
+    /// Whether a unit was written, and not deallocated since.
+    pub fn has_content(&self, lpn: Lpn) -> bool {
+        self.look(&self.newest, lpn).is_some()
+    }
+
     /// Returns the rules that the device keeps.
     pub fn policy(&self) -> Policy {
         self.policy

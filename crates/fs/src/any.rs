@@ -164,6 +164,7 @@ calls! {
     fn prefetch(ino: Ino, index: u64) -> ();
     fn accessed(ino: Ino, now: Timestamp) -> ();
     fn has_sets() -> bool;
+    fn set_pages_max() -> u64;
     fn at_once_max() -> Option<u64>;
     fn shares_pages() -> bool;
     fn has_barriers() -> bool;

@@ -188,6 +188,7 @@ pub(crate) trait Engine: 'static {
     }
     async fn write_set(&self, parts: &[SetPart]) -> Result<()>;
     fn has_sets(&self) -> bool;
+    fn set_pages_max(&self) -> u64;
     fn at_once_max(&self) -> Option<u64> {
         None
     }
@@ -498,6 +499,10 @@ impl<E: Engine> Fs for E {
 
     fn has_sets(&self) -> bool {
         Engine::has_sets(self)
+    }
+
+    fn set_pages_max(&self) -> u64 {
+        Engine::set_pages_max(self)
     }
 
     fn at_once_max(&self) -> Option<u64> {

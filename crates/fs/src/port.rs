@@ -200,6 +200,13 @@ pub trait BlockPort: fmt::Debug {
         0
     }
 
+    /// Whether a block has a content, which another one can take over by a SHARE: one that nobody wrote, or that was discarded, reads as zeros
+    /// and has none (share §2.2). Of a block that is being written either answer is right.
+    fn has_content(&self, block: Block) -> bool {
+        let _ = block;
+        true
+    }
+
     /// Number of placement handles (commands §4.14); 1 without placement.
     fn handles(&self) -> u8 {
         1

@@ -440,7 +440,7 @@ fn plan(
     match source {
         Source::Fio { file, text } => capacities
             .map(|(device, whole, blocks)| {
-                let jobs = parse_job_file(file, text, Bytes(blocks * LBA_BYTES))
+                let mut jobs = parse_job_file(file, text, Bytes(blocks * LBA_BYTES))
                     .map_err(|error| ExperimentError::Fio { device: name(device), error })?;
                 warn(jobs.warnings);
                 let fault = |spec: &JobSpec| {
@@ -449,7 +449,8 @@ fn plan(
                         .or_else(|| unverifiable(spec, device))
                         .or_else(|| unshareable(spec, device))
                 };
-                if let Some(fault) = jobs.jobs.iter().find_map(fault) {
+                let fault = jobs.jobs.iter().find_map(fault);
+                if let Some(fault) = fault.or_else(|| share_open_zones(&mut jobs.jobs, device)) {
                     let error = FioError { file: file.clone(), line: 0, fault: Box::new(fault) };
                     return Err(ExperimentError::Fio { device: name(device), error });
                 }
@@ -501,6 +502,31 @@ fn check_segments(device: &DeviceConfig, scenario: &Scenario) -> Result<(), Stri
 fn zones_of(device: &DeviceConfig) -> (u32, u64, u64) {
     let geometry = Geometry::new(device);
     (geometry.append.segments, geometry.segment_lbas(), geometry.lbas_per_unit)
+}
+
+/// Gives each job that writes and names no limit its part of the segments that the device lets be open. Reason why that cannot be, if any.
+fn share_open_zones(jobs: &mut [JobSpec], device: &DeviceConfig) -> Option<Fault> {
+    let limit = device.append.max_open;
+    if device.firmware != FirmwareKind::Append || limit == 0 {
+        return None;
+    }
+    let mut writers: Vec<&mut JobSpec> =
+        jobs.iter_mut().filter(|spec| spec.mix.uses(Direction::Write)).collect();
+    let asked_of = |spec: &JobSpec| spec.zones.map_or(0, |rules| u64::from(rules.open_max));
+    let asked: u64 = writers.iter().map(|spec| asked_of(spec)).sum();
+    let others = writers.iter().filter(|spec| asked_of(spec) == 0).count() as u64;
+    let Some(left) = u64::from(limit).checked_sub(asked).filter(|left| *left >= others) else {
+        let reason = format!(
+            "the jobs that write open {} segments or more: expected at most {limit}, the device's `append.max_open`, by `max_open_zones`",
+            asked + others
+        );
+        return Some(Fault::Conflict { section: writers[0].name.clone(), reason });
+    };
+    for rules in writers.iter_mut().filter_map(|spec| spec.zones.as_mut()).filter(|rules| rules.open_max == 0)
+    {
+        rules.open_max = (left / others) as u32;
+    }
+    None
 }
 
 /// Reason why this job cannot run on this device, if any: zones are segments, and segments take writes at write pointers only.

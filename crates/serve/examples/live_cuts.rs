@@ -122,7 +122,9 @@ impl Serving {
         }
         let child = command.stdin(Stdio::null()).spawn()?;
         let control = scratch.join("disk.sock.control");
-        let target = Target { socket, control, export: "disk".into(), kind: case.kind, patience: PATIENCE };
+        let draws = !case.threads || case.worst;
+        let target =
+            Target { socket, control, export: "disk".into(), kind: case.kind, patience: PATIENCE, draws };
         let mut serving = Self { child, target };
         for _ in 0..6_000 {
             if serving.target.control.exists() {

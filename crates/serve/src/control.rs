@@ -182,14 +182,15 @@ impl std::error::Error for ControlError {}
 /// Asks the server behind the control socket `path`.
 ///
 /// # Errors
-/// No server listens there, it does not answer within 60 seconds, or it refuses.
+/// No server listens there, it does not answer within 60 seconds and the time for which the power is to be off, or it refuses.
 pub fn ask(path: &Path, ask: &Ask) -> Result<Reply, ControlError> {
     let name = path.display();
     let failed = |what: &str, error: std::io::Error| ControlError(format!("{name}: {what}: {error}"));
     let mut stream = UnixStream::connect(path)
         .map_err(|error| failed("no server answers on this control socket", error))?;
-    let timeout = Some(Duration::from_secs(60));
-    stream.set_read_timeout(timeout).map_err(|error| failed("cannot be used", error))?;
+    let off_ns = if let Ask::Cut(order) = ask { order.off_ns } else { 0 };
+    let timeout = Duration::from_secs(60).saturating_add(Duration::from_nanos(off_ns));
+    stream.set_read_timeout(Some(timeout)).map_err(|error| failed("cannot be used", error))?;
     let line = serde_json::to_string(ask).expect("a question is JSON");
     writeln!(stream, "{line}").map_err(|error| failed("cannot be written", error))?;
     let mut line = String::new();

@@ -155,6 +155,9 @@ pub(crate) fn listen(
 ) -> Result<(Vec<Listener>, Sockets), ServeError> {
     let (mut listeners, mut sockets) = (Vec::new(), Sockets::default());
     let mut unix = |path: &Path| {
+        if sockets.0.iter().any(|other| other == path) {
+            return Err(ServeError(format!("{}: expected another path for each socket", path.display())));
+        }
         let listener = bind_unix(path)?;
         sockets.0.push(path.to_owned());
         Ok(listener)

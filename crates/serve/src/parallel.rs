@@ -132,8 +132,11 @@ impl ParallelServer {
         self.listeners.clear();
         self.sockets.remove();
         ended?;
-        let mut handle = self.disk().handle().expect("all connections have ended");
-        handle.flush().map_err(failed("what was written last is not durable"))
+        let disk = self.disk.as_mut().expect("the power is on");
+        let mut handle = disk.handle().expect("all connections have ended");
+        handle.flush().map_err(failed("what was written last is not durable"))?;
+        drop(handle);
+        disk.seal().map_err(failed("the disk cannot be closed"))
     }
 
     fn listen(
@@ -148,7 +151,7 @@ impl ParallelServer {
                 // Nobody, a client that has gone already, or a lack of descriptors: the next turn tries again.
                 let Ok(stream) = self.listeners[at].accept() else { continue };
                 if matches!(self.listeners[at], Listener::Control(_)) {
-                    self.control(stream, &mut live)?;
+                    self.control(stream, &mut live, stop)?;
                     continue;
                 }
                 let (Some(handle), Ok(twin)) = (self.disk().handle(), stream.twin()) else {
@@ -170,7 +173,7 @@ impl ParallelServer {
     }
 
     /// Answers the question of a controller.
-    fn control(&mut self, stream: Stream, live: &mut Vec<Live>) -> Result<(), ServeError> {
+    fn control(&mut self, stream: Stream, live: &mut Vec<Live>, stop: &AtomicBool) -> Result<(), ServeError> {
         let Ok(()) = stream.block(QUESTION_MAX) else { return Ok(()) };
         let mut input = BufReader::new(stream);
         let mut line = String::new();
@@ -179,7 +182,7 @@ impl ParallelServer {
             return Ok(());
         }
         let obeyed = match serde_json::from_str(&line) {
-            Ok(ask) => self.obey(ask, live),
+            Ok(ask) => self.obey(ask, live, stop),
             Err(error) => Ok(Reply::Error(format!("not a question that a server knows: {error}"))),
         };
         let said = match &obeyed {
@@ -190,7 +193,7 @@ impl ParallelServer {
         obeyed.map(drop)
     }
 
-    fn obey(&mut self, ask: Ask, live: &mut Vec<Live>) -> Result<Reply, ServeError> {
+    fn obey(&mut self, ask: Ask, live: &mut Vec<Live>, stop: &AtomicBool) -> Result<Reply, ServeError> {
         let refused = |why: &str| Ok(Reply::Error(why.into()));
         match ask {
             Ask::Stop => {
@@ -202,15 +205,29 @@ impl ParallelServer {
             Ask::Cut(CutOrder { eio: true, .. }) => {
                 refused("connections to a disk on threads end with its power: expected no --eio")
             }
-            Ask::Cut(order) => self.cut(&order, live),
+            Ask::Cut(CutOrder { seed: Some(_), .. }) if !self.disk().medium().can_lose() => refused(
+                "what a power cut takes from this disk is not drawn: expected no --seed, or a disk that keeps what was overwritten, as \
+                 weir threads FILE --worst has it",
+            ),
+            // Whether what it has was kept, nobody knows.
+            Ask::Cut(_) if self.disk().medium().failure().is_some() => {
+                refused("the disk has failed: expected a new server, which reads what is there")
+            }
+            Ask::Cut(order) => self.cut(&order, live, stop),
         }
     }
 
-    /// Cuts the power: connections end, and the disk recovers from its medium.
-    fn cut(&mut self, order: &CutOrder, live: &mut Vec<Live>) -> Result<Reply, ServeError> {
+    /// Cuts the power: connections end, and the disk recovers from its medium. A server that is to stop waits no longer.
+    fn cut(
+        &mut self,
+        order: &CutOrder,
+        live: &mut Vec<Live>,
+        stop: &AtomicBool,
+    ) -> Result<Reply, ServeError> {
         let export = &self.common.nbd.exports()[0].name;
         if let Some(name) = order.export.as_ref().filter(|name| *name != export) {
-            return Ok(Reply::Error(format!("there is no export `{name}`; there is `{export}`")));
+            let there = if export.is_empty() { "one without a name".into() } else { format!("`{export}`") };
+            return Ok(Reply::Error(format!("there is no export `{name}`; there is {there}")));
         }
         let medium = self.disk.take().expect("the power is on").cut();
         live.retain(|Live(thread, _)| thread.strong_count() > 0);
@@ -231,7 +248,10 @@ impl ParallelServer {
             let loses = random.unit();
             medium.lose(|| random.chance(loses)).map_err(failed("power cut"))?;
         }
-        std::thread::sleep(Duration::from_nanos(order.off_ns));
+        let (begin, off) = (Instant::now(), Duration::from_nanos(order.off_ns));
+        while let Some(left) = off.checked_sub(begin.elapsed()).filter(|_| !stop.load(Ordering::Relaxed)) {
+            std::thread::sleep(left.min(SLEEP_MAX));
+        }
         let begin = Instant::now();
         let disk = Disk::open_medium(self.assembly, medium).map_err(failed("recovery"))?;
         let done = CutDone {

@@ -15,8 +15,8 @@ use crate::stack::{FlushMode, LBAS, answer, command, read_range};
 use flashweir_contract::{Contents, CrashState, Exploration, LegalStates, Log, LogPos, ModelDevice, Policy};
 use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;
-use flashweir_core::{CommandId, Duration};
-use flashweir_fs::port::{BLOCK_BYTES, BlockPort, Request, Ticket};
+use flashweir_core::{CommandId, Duration, Lpn};
+use flashweir_fs::port::{BLOCK_BYTES, Block, BlockPort, Request, Ticket};
 use std::cell::{Cell, Ref, RefCell};
 use std::fmt;
 use std::rc::Rc;
@@ -123,6 +123,10 @@ impl BlockPort for ModelPort {
         if self.device.borrow().policy().atomic { self.share_blocks_max } else { 0 }
     }
 
+    fn has_content(&self, block: Block) -> bool {
+        self.device.borrow().has_content(Lpn(block.0))
+    }
+
     fn submit(&self, request: Request) -> Ticket {
         let range = read_range(&request);
         let Some(command) = command(request, self.mode, true) else {
@@ -179,6 +183,10 @@ impl BlockPort for LatePort {
 
     fn share_blocks_max(&self) -> u32 {
         self.port.share_blocks_max()
+    }
+
+    fn has_content(&self, block: Block) -> bool {
+        self.port.has_content(block)
     }
 
     fn submit(&self, request: Request) -> Ticket {

@@ -16,7 +16,7 @@ use crate::measure::{Distribution, LatencyRecorder};
 use flashweir_core::command::{APPEND_NAMESPACE, Contents, RangeFlush, SegmentId, SharePair};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{
-    Address, Command, CommandId, Data, DeviceError, Done, Executor, Instant, Lba, Op, Order, Payload,
+    Address, Command, CommandId, Data, DeviceError, Done, Executor, Instant, Lba, Lpn, Op, Order, Payload,
     executor::Handle,
 };
 use flashweir_device::config::{DeviceConfig, FirmwareKind};
@@ -385,6 +385,12 @@ impl BlockPort for Port {
             Some(engine) if shared.has_whole_units() => engine.device().share_units_max(),
             _ => 0,
         }
+    }
+
+    fn has_content(&self, block: Block) -> bool {
+        let shared = self.shared.borrow();
+        // SHARE needs a block that is a mapping unit.
+        shared.engine.as_ref().is_some_and(|engine| engine.device().is_mapped(Lpn(block.0)))
     }
 
     fn submit(&self, request: Request) -> Ticket {
@@ -768,9 +774,7 @@ mod tests {
             let (stack, _) = stack.cut(OPTIONS, Tear::Likeliest);
             let there = |block: u64| {
                 stack.with_device(|device| {
-                    device
-                        .peek(flashweir_core::Lpn(4 * block))
-                        .is_some_and(|content| content != Payload::Zero)
+                    device.peek(Lpn(4 * block)).is_some_and(|content| content != Payload::Zero)
                 })
             };
             assert!(
@@ -1120,7 +1124,7 @@ mod tests {
             (0..turn).for_each(|_| assert!(stack.turn()));
             let (stack, _) = stack.cut(OPTIONS, Tear::Drawn(turn));
             let is_there = |member: u64| {
-                let lpn = flashweir_core::Lpn(4 * member);
+                let lpn = Lpn(4 * member);
                 stack.with_device(|device| device.peek(lpn).is_some_and(|content| content != Payload::Zero))
             };
             let there: Vec<bool> = (0..2 * EPOCHS).map(is_there).collect();

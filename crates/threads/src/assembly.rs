@@ -172,7 +172,9 @@ impl Geometry {
         };
         geometry.check_numbers()?;
         // A small device keeps more, for lines under way.
-        while STEPS.iter().any(|(_, assembly)| geometry.check(*assembly).is_err()) {
+        let is_enough =
+            |geometry: &Self, assembly| geometry.check(assembly).is_ok() && geometry.leaves_victims(assembly);
+        while !STEPS.iter().all(|&(_, assembly)| is_enough(&geometry, assembly)) {
             geometry.blocks_per_die += 1;
             geometry.check_numbers()?;
         }
@@ -239,6 +241,14 @@ impl Geometry {
             )));
         }
         Ok(())
+    }
+
+    /// Whether there is always something to collect where there is no room, however evenly stale units are spread: GC leaves a line alone that
+    /// gains less than a program.
+    fn leaves_victims(&self, assembly: Assembly) -> bool {
+        let (all, line) = (self.physical_units(), self.line_units(assembly));
+        let stale = all / line * u64::from(self.units_per_program - 1);
+        self.user_units + self.gate(assembly) + line + stale <= all
     }
 
     /// Checks each number by itself.

@@ -42,6 +42,8 @@ pub(crate) struct Collector<'a> {
     entered: u64,
     /// Lines whose copies are under way, with their groups and the end of their copying.
     emptying: Vec<(usize, u32, Instant)>,
+    /// When it began to count ticks, and from which one on.
+    begun: (Instant, u64),
 }
 
 /// Lines under way at most, while there is room for the user.
@@ -53,17 +55,16 @@ const PATIENCE: Duration = Duration::from_micros(500);
 impl<'a> Collector<'a> {
     pub(crate) fn new(shared: &'a Shared, end: Worker) -> Self {
         let queue = shared.medium.queue(COPY_UNITS);
-        Self { shared, end, queue, fruitless: 0, entered: 0, emptying: Vec::new() }
+        let begun = (Instant::now(), shared.tick.load(Ordering::Relaxed));
+        Self { shared, end, queue, fruitless: 0, entered: 0, emptying: Vec::new(), begun }
     }
 
     /// Works until the FTL ends.
     pub(crate) fn run(mut self) {
         let shared = self.shared;
         shared.collector.is_me();
-        let (begin, before) = (Instant::now(), shared.tick.load(Ordering::Relaxed));
         while shared.goes_on() {
-            let now = before + begin.elapsed().as_millis() as u64 / TICK.as_millis() as u64;
-            shared.tick.store(now, Ordering::Relaxed);
+            self.tick();
             match self.pass() {
                 Ok(true) => {}
                 Ok(false) => {
@@ -72,6 +73,13 @@ impl<'a> Collector<'a> {
                 Err(PowerLost) => return,
             }
         }
+    }
+
+    /// Tells the time. Users that have written nothing for a while limit GC no more.
+    fn tick(&self) {
+        let (begin, before) = self.begun;
+        let now = before + begin.elapsed().as_millis() as u64 / TICK.as_millis() as u64;
+        self.shared.tick.store(now, Ordering::Relaxed);
     }
 
     fn is_full(&self) -> bool {
@@ -289,6 +297,7 @@ impl<'a> Collector<'a> {
         if !self.shared.goes_on() {
             return Err(PowerLost);
         }
+        self.tick();
         backoff.wait_long();
         Ok(())
     }

@@ -122,6 +122,11 @@ impl Disk {
         })
     }
 
+    /// What it is on.
+    pub fn medium(&self) -> &Medium {
+        &self.shared.medium
+    }
+
     /// Logical units.
     pub fn units(&self) -> u64 {
         self.shared.geometry.user_units
@@ -150,6 +155,26 @@ impl Disk {
     pub fn close(self) -> Arc<Medium> {
         self.shared.end();
         self.shared.medium.clone()
+    }
+
+    /// Ends all threads once everything that was written is flushed, and closes a file in order. Whoever opens that learns of damage to its
+    /// records since.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub fn seal(&mut self) -> std::io::Result<()> {
+        self.end();
+        self.shared.medium.seal()
+    }
+
+    fn end(&mut self) {
+        self.shared.end();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so.
+            if thread.join().is_err() && !std::thread::panicking() {
+                panic!("a thread of the disk panicked");
+            }
+        }
     }
 
     /// Cuts the power while requests may be under way, and gives back what is left. Requests that are not answered fail, also when the
@@ -184,13 +209,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        self.shared.end();
-        for thread in self.threads.drain(..) {
-            // A thread that panicked has said so.
-            if thread.join().is_err() && !std::thread::panicking() {
-                panic!("a thread of the disk panicked");
-            }
-        }
+        self.end();
     }
 }
 
@@ -440,9 +459,16 @@ impl Handle {
         self.laps.begin();
         self.admit(count as u32)?;
         self.laps.end(Lap::Admit);
+        let reserved = self.reserve_entries(count);
+        self.shared.has_entered(count as u32);
+        self.laps.end(Lap::Reserve);
+        reserved
+    }
+
+    fn reserve_entries(&mut self, count: u64) -> Result<(usize, Reserved), Fault> {
         let shared = &*self.shared;
         let mut backoff = Backoff::default();
-        let (ring, reserved) = loop {
+        loop {
             let reserve = |ring| {
                 let reserved = shared.versions.reserve(ring, count as u32, Some(self.number), &shared.lines);
                 reserved.map(|reserved| (ring, reserved))
@@ -452,7 +478,7 @@ impl Handle {
             let other = (self.ring + 1 + self.turn % (rings - 1).max(1)) % rings;
             if let Some(found) = reserve(self.ring).or_else(|| if rings > 1 { reserve(other) } else { None })
             {
-                break found;
+                return Ok(found);
             }
             if !shared.goes_on() {
                 return Err(shared.fault());
@@ -461,9 +487,7 @@ impl Handle {
             self.counters().busy_rings.add(1);
             shared.writers[self.ring].wake();
             backoff.wait();
-        };
-        self.laps.end(Lap::Reserve);
-        Ok((ring, reserved))
+        }
     }
 
     /// Brings a part of a request into a ring; returns the ring and the first position.
@@ -500,7 +524,7 @@ impl Handle {
         Ok((ring, reserved.first))
     }
 
-    /// Waits until the limiter lets units enter, and there is room for them.
+    /// Waits until the limiter lets units enter, and there is room for them, beside all who have been let in and have no entries yet.
     fn admit(&mut self, count: u32) -> Result<(), Fault> {
         let shared = &self.shared;
         let mut backoff = Backoff::default();
@@ -515,7 +539,7 @@ impl Handle {
                 }
                 self.counters().gated.add(1);
                 shared.collector.wake();
-            } else {
+            } else if shared.may_wait(count) {
                 let gc_runs = shared.collecting.load(Ordering::Acquire) > 0;
                 let gc_waits = shared.gc_waits.load(Ordering::Acquire);
                 let is_admitted = match &shared.limiter {
@@ -525,6 +549,7 @@ impl Handle {
                 if is_admitted {
                     return Ok(());
                 }
+                shared.has_entered(count);
                 self.counters().limited.add(1);
                 shared.writers[self.ring].wake();
             }

@@ -40,6 +40,8 @@ pub enum OpenError {
     File(std::io::Error),
     /// Whoever watches it wanted no more.
     Stopped,
+    /// Records are not those with which the file was closed.
+    Damaged,
     /// The medium was used with lines of another kind, and no line of this kind is free, so GC has no place for copies.
     NoLine,
 }
@@ -50,6 +52,10 @@ impl std::fmt::Display for OpenError {
             Self::Geometry(error) => error.fmt(f),
             Self::File(error) => error.fmt(f),
             Self::Stopped => f.write_str("stopped"),
+            Self::Damaged => f.write_str(
+                "it was damaged since it was closed: records of what its programs hold are lost or changed, so some of it would read as \
+                 zeros or as it was before",
+            ),
             Self::NoLine => f.write_str(
                 "no line is free: expected an FTL with lines as those before (pblk, rings, map; or lines, pool, qblke)",
             ),

@@ -1,7 +1,7 @@
 //! A medium in a file or on a block device, which stays when the process ends.
 //!
 //! ```text
-//! │ superblock │ openings that were erased, 8 bytes a block │ program │ program │ …      units of 4 KiB
+//! │ superblock │ openings that were erased, 8 bytes a block │ program │ program │ … │ seal │      units of 4 KiB
 //!                                                           └─ units, record ─┘
 //! ```
 //!
@@ -13,9 +13,12 @@
 //! destroys have to be durable, and the use of what was erased. Each record says which programs were durable when it was written, so that a
 //! recovery reads the contents of the others only, to see whether they are whole.
 //!
+//! Whoever closes the volume in order seals it: the seal is a sum over all records and openings. Opening breaks it. A volume that is not as
+//! it was sealed was damaged meanwhile, which no power cut does. Without a seal a record that is damaged is one of a program that was torn.
+//!
 //! On a zoned device the superblock has the first zone and each block another one. Programs of a block are written one after the other, at
 //! the write pointer, and an erase resets zones, so there are no old programs, and nothing is noted about openings. A zone that takes no
-//! more programs is finished.
+//! more programs is finished. There is no place for a seal.
 //!
 //! Deliberately absent: any repair. The first operation that fails ends the medium's life in this process, as a power cut would.
 
@@ -35,6 +38,9 @@ use twox_hash::XxHash3_64;
 
 /// "Flashweir threads 1"; on a machine of the other byte order it is another number.
 const MAGIC: u64 = 0x31_5f_73_64_72_68_74_66;
+
+/// Word of the superblock that is 1 if the volume has a place for a seal.
+const HAS_SEAL: usize = 9;
 
 /// Words of a record, after two for each unit.
 mod record {
@@ -70,6 +76,11 @@ pub(crate) struct Store {
     zones: Option<Zones>,
     /// Openings that are void, as the file has them; none with zones.
     void: Box<[Content]>,
+    /// Sum of each block's records.
+    sums: Box<[AtomicU64]>,
+    /// The file has a place for a seal.
+    has_seal: bool,
+    accepts_damage: bool,
     programs: Mutex<Programs>,
     /// Programs that have ended and erases.
     changes: Alone<AtomicU64>,
@@ -87,6 +98,8 @@ pub(crate) struct Found {
     pub(crate) block: u32,
     pub(crate) program: u32,
     pub(crate) opening: u64,
+    /// Checksum of the record.
+    sum: u64,
     /// Owner and number of each unit.
     pub(crate) list: Content,
 }
@@ -203,19 +216,22 @@ impl Store {
         (before + programs * (u64::from(self.geometry.units_per_program) + 1)) * UNIT_BYTES as u64
     }
 
-    /// Bytes of a volume.
-    pub(crate) fn bytes(geometry: &Geometry) -> u64 {
+    /// Bytes of a volume before its seal.
+    fn bytes(geometry: &Geometry) -> u64 {
         (1 + Self::void_units(geometry)) * UNIT_BYTES as u64
             + u64::from(geometry.blocks()) * block_bytes(geometry)
     }
 
-    fn of(file: File, geometry: Geometry, volume: u64, zones: Option<Zones>) -> Self {
+    fn of(file: File, geometry: Geometry, volume: u64, zones: Option<Zones>, has_seal: bool) -> Self {
         Self {
             file: Arc::new(file),
             geometry,
             volume,
             zones,
             void: (0..Self::void_units(&geometry)).map(|_| Content::default()).collect(),
+            sums: (0..geometry.blocks()).map(|_| AtomicU64::new(0)).collect(),
+            has_seal,
+            accepts_damage: false,
             programs: Mutex::default(),
             changes: Alone(AtomicU64::new(0)),
             synced: Mutex::new(0),
@@ -244,7 +260,7 @@ impl Store {
             None if is_device => Zones::of_device(&file)?,
             None => None,
         };
-        let bytes = Self::bytes(&geometry);
+        let bytes = Self::bytes(&geometry) + UNIT_BYTES as u64;
         if let Some(zones) = &zones {
             suits(zones, &geometry)?;
             let all = 0..geometry.blocks() + 1;
@@ -270,13 +286,26 @@ impl Store {
                 other => other?,
             }
         }
-        let store = Self::of(file, geometry, volume, zones);
+        let has_seal = zones.is_none();
+        let store = Self::of(file, geometry, volume, zones, has_seal);
         let superblock = Content::default();
         superblock.set_word(0, MAGIC);
         superblock.set_word(1, volume);
         for (at, number) in (2..).zip(numbers(&geometry, store.zones.as_ref())) {
             superblock.set_word(at, number);
         }
+        if is_device && store.zones.is_none() {
+            // What is there could pass for openings that were erased.
+            let (mut queue, chunk) = (Queue::new(store.file.clone(), 1), [&store.padding; 64]);
+            let mut at = 1;
+            while at < 1 + Self::void_units(&geometry) {
+                let count = (1 + Self::void_units(&geometry) - at).min(chunk.len() as u64);
+                queue.write_all(at * UNIT_BYTES as u64, &chunk[..count as usize])?;
+                at += count;
+            }
+            queue.write_all(Self::bytes(&geometry), &[&store.padding])?;
+        }
+        superblock.set_word(HAS_SEAL, has_seal.into());
         superblock.set_word(WORDS - 1, checksum([&superblock].into_iter()));
         let mut queue = Queue::new(store.file.clone(), 1);
         let begin = store.zones.as_ref().map_or(0, |zones| zones.start(0));
@@ -342,13 +371,15 @@ impl Store {
                 "zones of {zone_bytes} bytes, expected those of {wanted} that it was made on"
             )));
         }
-        let wanted = Self::bytes(&geometry);
+        // Volumes that were made without a place for it go on without.
+        let has_seal = word(HAS_SEAL) == 1;
+        let wanted = Self::bytes(&geometry) + if has_seal { UNIT_BYTES as u64 } else { 0 };
         match &zones {
             Some(zones) => suits(zones, &geometry)?,
             None if is < wanted => return Err(invalid(format!("{is} bytes long, expected {wanted}"))),
             None => {}
         }
-        Ok(Self::of(file, geometry, word(1), zones))
+        Ok(Self::of(file, geometry, word(1), zones, has_seal))
     }
 
     /// Keeps what can be taken back. A zoned device has no way to do that.
@@ -358,20 +389,29 @@ impl Store {
         }
     }
 
+    /// Opens it although it is not as it was sealed.
+    pub(crate) fn accept_damage(&mut self) {
+        self.accepts_damage = true;
+    }
+
+    pub(crate) fn has_before(&self) -> bool {
+        self.before.is_some()
+    }
+
     pub(crate) fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
     /// Reads what is there, and makes it durable. Nothing is under way. `progress` gets the fraction that is read; where it says no, nothing
-    /// has been changed.
+    /// has been changed. Returns whether each block was written since it was erased, where it has a zone that says so.
     ///
     /// # Errors
-    /// It was stopped, or the system's reason.
+    /// It was stopped, it is not as it was sealed, or the system's reason.
     pub(crate) fn load(
         &self,
         progress: &mut dyn FnMut(f64) -> bool,
         mut each: impl FnMut(Found),
-    ) -> Result<(), OpenError> {
+    ) -> Result<Option<Vec<bool>>, OpenError> {
         self.file.sync_data()?;
         if let Some(before) = &self.before {
             before.lock().expect("nobody panics with it").clear();
@@ -384,6 +424,12 @@ impl Store {
                 queue.read_all(self.void.iter().enumerate().map(|(unit, content)| (at(unit), content)))?;
                 vec![u64::MAX; self.geometry.blocks() as usize]
             }
+        };
+        let seal = self.read_seal(&mut queue)?;
+        self.sums.iter().for_each(|sum| sum.store(0, Ordering::Relaxed));
+        let mut each = |found: Found| {
+            self.sums[found.block as usize].fetch_add(found.sum, Ordering::Relaxed);
+            each(found);
         };
         // Programs of which it is not known yet whether they were durable; few, since any record may say it.
         let mut open = Vec::new();
@@ -400,10 +446,11 @@ impl Store {
             queue
                 .read_all((0..).zip(&records).map(|(at, record)| (self.offset(block, at) + units, record)))?;
             for (program, list) in (0..).zip(records) {
+                let sum = list.word(record::RECORD);
                 if self.is_record(&list) && list.word(record::OPENING) > self.void(block) {
                     next = list.word(record::PROGRAM).max(next);
                     durable = list.word(record::DURABLE).max(durable);
-                    open.push(Found { block, program, opening: list.word(record::OPENING), list });
+                    open.push(Found { block, program, opening: list.word(record::OPENING), sum, list });
                 } else if self.zones.is_some() {
                     break;
                 }
@@ -430,11 +477,59 @@ impl Store {
                 queue.write_all(first + units, &[&self.padding])?;
             }
         }
+        if let Some(sum) = seal {
+            if sum != self.sum() && !self.accepts_damage {
+                return Err(OpenError::Damaged);
+            }
+            queue.write_all(Self::bytes(&self.geometry), &[&self.padding])?;
+        }
         self.settle(&mut queue, &written)?;
         self.file.sync_data()?;
         *self.programs.lock().expect("nobody panics with it") =
             Programs { next: next + 1, under_way: BTreeSet::new() };
         self.durable.store(next + 1, Ordering::Release);
+        // `settle` writes to no zone that was empty.
+        Ok(self.zones.as_ref().map(|_| written.iter().map(|&bytes| bytes > 0).collect()))
+    }
+
+    /// A sum over all records and openings that were erased.
+    fn sum(&self) -> u64 {
+        let all = (0..).zip(&self.sums).map(|(block, sum)| [sum.load(Ordering::Acquire), self.void(block)]);
+        all.flatten().fold(self.volume, |sum, word| XxHash3_64::oneshot_with_seed(sum, &word.to_le_bytes()))
+    }
+
+    /// A seal of this sum.
+    fn seal_of(&self, sum: u64) -> Content {
+        let seal = Content::default();
+        for (at, word) in (0..).zip([MAGIC, self.volume, sum]) {
+            seal.set_word(at, word);
+        }
+        seal.set_word(WORDS - 1, checksum([&seal].into_iter()));
+        seal
+    }
+
+    /// The sum of a seal that is whole.
+    fn read_seal(&self, queue: &mut Queue<'_>) -> io::Result<Option<u64>> {
+        if !self.has_seal {
+            return Ok(None);
+        }
+        let seal = Content::default();
+        queue.read_all([(Self::bytes(&self.geometry), &seal)].into_iter())?;
+        let sum = seal.word(2);
+        Ok((seal.bytes() == self.seal_of(sum).bytes()).then_some(sum))
+    }
+
+    /// Closes the volume: says what it holds, once everything has ended and nothing follows.
+    ///
+    /// # Errors
+    /// The system's reason.
+    pub(crate) fn seal(&self) -> io::Result<()> {
+        self.sync()?;
+        if self.has_seal {
+            let seal = self.seal_of(self.sum());
+            Queue::new(self.file.clone(), 1).write_all(Self::bytes(&self.geometry), &[&seal])?;
+            self.file.sync_data()?;
+        }
         Ok(())
     }
 
@@ -461,13 +556,6 @@ impl Store {
     /// Whether each block takes one program after the other.
     pub(crate) fn is_in_order(&self) -> bool {
         self.zones.is_some()
-    }
-
-    /// Whether a block was written since it was erased, once everything is loaded.
-    pub(crate) fn was_written(&self) -> io::Result<Option<Vec<bool>>> {
-        let Some(zones) = &self.zones else { return Ok(None) };
-        let written = zones.written(1..self.geometry.blocks() + 1)?;
-        Ok(Some(written.iter().map(|&bytes| bytes > 0).collect()))
     }
 
     /// Notes that units are written, where a file keeps the rules of zones.
@@ -516,7 +604,9 @@ impl Store {
         list.set_word(record::DURABLE, self.durable.load(Ordering::Acquire));
         list.set_word(record::VOLUME, self.volume);
         list.set_word(record::UNITS, checksum(units.iter().copied()));
-        list.set_word(record::RECORD, checksum([list].into_iter()));
+        let sum = checksum([list].into_iter());
+        list.set_word(record::RECORD, sum);
+        self.sums[block as usize].fetch_add(sum, Ordering::AcqRel);
         units.push(list);
         let offset = self.offset(block, program);
         self.keep_before(number, offset, units.len());
@@ -577,6 +667,9 @@ impl Store {
     /// The system's reason.
     pub(crate) fn erase(&self, blocks: &[(u32, u64)]) -> io::Result<()> {
         self.sync()?;
+        for &(block, _) in blocks {
+            self.sums[block as usize].store(0, Ordering::Release);
+        }
         if let Some(zones) = &self.zones {
             blocks.iter().try_for_each(|&(block, _)| zones.reset(1 + block))?;
             self.changes.fetch_add(1, Ordering::AcqRel);

@@ -19,12 +19,44 @@ use std::sync::Arc;
 struct Slot {
     vectors: Box<[libc::iovec]>,
     bytes: usize,
+    way: Way,
+    offset: u64,
     /// Who asked; `None` while the slot is free.
     tag: Option<u64>,
 }
 
 // SAFETY: the pointers in it are for the kernel; no thread follows them.
 unsafe impl Send for Slot {}
+
+impl Slot {
+    /// Does the rest of an operation that ended early, as those through the page cache may.
+    fn rest(&self, file: &File, mut done: usize) -> io::Result<()> {
+        while done < self.bytes {
+            let (vector, skip) = (&self.vectors[done / UNIT_BYTES], done % UNIT_BYTES);
+            let (fd, left, at) =
+                (file.as_raw_fd(), UNIT_BYTES - skip, (self.offset + done as u64) as libc::off_t);
+            // SAFETY: the unit stays where it is until the operation has ended, and the kernel alone follows the pointer.
+            let count = unsafe {
+                let from = vector.iov_base.byte_add(skip);
+                match self.way {
+                    Way::Read => libc::pread(fd, from, left, at),
+                    Way::Write => libc::pwrite(fd, from, left, at),
+                }
+            };
+            match count {
+                0 => return Err(io::Error::from_raw_os_error(libc::EIO)),
+                count if count < 0 => {
+                    let error = io::Error::last_os_error();
+                    if error.kind() != io::ErrorKind::Interrupted {
+                        return Err(error);
+                    }
+                }
+                count => done += count as usize,
+            }
+        }
+        Ok(())
+    }
+}
 
 /// A queue.
 pub(crate) struct Queue<'a> {
@@ -53,7 +85,7 @@ enum Way {
 impl<'a> Queue<'a> {
     /// A queue for `depth` operations at a time.
     pub(crate) fn new(file: Arc<File>, depth: usize) -> Self {
-        let slot = |_| Slot { vectors: Box::default(), bytes: 0, tag: None };
+        let slot = |_| Slot { vectors: Box::default(), bytes: 0, way: Way::Read, offset: 0, tag: None };
         Self {
             ring: IoUring::new(depth as u32).ok(),
             file,
@@ -131,6 +163,7 @@ impl<'a> Queue<'a> {
         let vector = |unit: &&Content| libc::iovec { iov_base: unit.as_ptr().cast(), iov_len: UNIT_BYTES };
         slot.vectors = units.iter().map(vector).collect();
         (slot.bytes, slot.tag) = (units.len() * UNIT_BYTES, Some(tag));
+        (slot.way, slot.offset) = (way, offset);
         let (fd, count) = (types::Fd(self.file.as_raw_fd()), units.len() as u32);
         let entry = match way {
             Way::Read => opcode::Readv::new(fd, slot.vectors.as_ptr(), count).offset(offset).build(),
@@ -152,6 +185,10 @@ impl<'a> Queue<'a> {
                 match ring.submit_and_wait(1) {
                     Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
                     Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
+                    // The system lacks something for now. What is under way ends nonetheless.
+                    Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM)) => {
+                        std::thread::sleep(std::time::Duration::from_millis(1));
+                    }
                     Err(error) => panic!("io_uring_enter: {error}"),
                     Ok(_) => {}
                 }
@@ -163,7 +200,7 @@ impl<'a> Queue<'a> {
                 let ended = match entry.result() {
                     error if error < 0 => Err(io::Error::from_raw_os_error(-error)),
                     count if count as usize == slot.bytes => Ok(()),
-                    _ => Err(io::Error::from_raw_os_error(libc::EIO)),
+                    count => slot.rest(&self.file, count as usize),
                 };
                 self.ended.push((tag, ended));
             }

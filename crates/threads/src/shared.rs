@@ -14,7 +14,7 @@ use crate::versions::Versions;
 use flashweir_ftl::limiter::Marks;
 use std::sync::OnceLock;
 use std::thread::Thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A thread that sleeps until there is work.
 #[derive(Debug, Default)]
@@ -29,18 +29,15 @@ impl Sleeper {
         self.thread.set(std::thread::current()).expect("one thread sleeps here");
     }
 
-    /// Sleeps for a while unless there is work; returns whether the pause has passed.
-    pub(crate) fn sleep(&self, pause: Duration, has_work: impl FnOnce() -> bool) -> bool {
+    /// Sleeps for a while unless there is work.
+    pub(crate) fn sleep(&self, pause: Duration, has_work: impl FnOnce() -> bool) {
         self.is_asleep.store(true, Ordering::Relaxed);
         // Either who brings work sees that this thread sleeps, or this thread sees the work.
         fence(Ordering::SeqCst);
-        let begin = Instant::now();
-        let has_passed = !has_work() && {
+        if !has_work() {
             std::thread::park_timeout(pause);
-            begin.elapsed() >= pause
-        };
+        }
         self.is_asleep.store(false, Ordering::Relaxed);
-        has_passed
     }
 
     /// Wakes the thread if it sleeps.
@@ -84,6 +81,8 @@ pub(crate) struct Shared {
     /// Tens of milliseconds since the beginning, and the last one in which the user wrote.
     pub(crate) tick: Alone<AtomicU64>,
     pub(crate) user_tick: Alone<AtomicU64>,
+    /// Units of users that were admitted and have no entries yet.
+    waiting: Alone<AtomicU64>,
     /// GC gains nothing any more.
     pub(crate) is_full: AtomicBool,
     is_ending: AtomicBool,
@@ -128,6 +127,7 @@ impl Shared {
             gc_waits: AtomicBool::new(false),
             tick: Alone(AtomicU64::new(ACTIVE_TICKS)),
             user_tick: number(),
+            waiting: number(),
             is_full: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
             turn: number(),
@@ -176,6 +176,24 @@ impl Shared {
     pub(crate) fn has_room(&self) -> bool {
         let is_closed = matches!(&self.limiter, Limiter::Windows(windows) if windows.limits().0 == 0);
         self.lines.space.load(Ordering::Acquire) >= self.gate && !is_closed
+    }
+
+    /// Notes a request of a user that is to get entries, until [`Self::has_entered`]. Who has been let in cannot be sent back, so all who wait
+    /// for entries need room together; one of them may always go on where there is room.
+    pub(crate) fn may_wait(&self, count: u32) -> bool {
+        let count = u64::from(count);
+        let before = self.waiting.fetch_add(count, Ordering::AcqRel);
+        let needed = self.gate + (before + count) as i64;
+        let fits = self.has_room() && (before == 0 || self.lines.space.load(Ordering::Acquire) >= needed);
+        if !fits {
+            self.waiting.fetch_sub(count, Ordering::AcqRel);
+        }
+        fits
+    }
+
+    /// It has entries, or needs none.
+    pub(crate) fn has_entered(&self, count: u32) {
+        self.waiting.fetch_sub(u64::from(count), Ordering::AcqRel);
     }
 
     /// The user writes now.

@@ -13,7 +13,7 @@ use crate::shared::{Limiter, Shared};
 use crate::sync::{Backoff, Ordering};
 use flashweir_core::{Lpn, Ppa};
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Programs of a ring that are under way at most: four more than Linux's pblk has on a die.
 const UNDER_WAY_MAX: usize = 12;
@@ -50,6 +50,8 @@ pub(crate) struct Writer<'a> {
     under_way: VecDeque<Step<'a>>,
     first: u64,
     kicks: u32,
+    /// Since when entries wait to fill a program.
+    waits_since: Option<Instant>,
 }
 
 impl<'a> Writer<'a> {
@@ -65,6 +67,7 @@ impl<'a> Writer<'a> {
             under_way: VecDeque::new(),
             first: 0,
             kicks: 0,
+            waits_since: None,
         }
     }
 
@@ -121,13 +124,16 @@ impl<'a> Writer<'a> {
         let ring = &self.shared.versions.rings[self.ring];
         let least = u64::from(self.shared.geometry.units_per_program);
         let mut has_work = false;
-        let is_kick = self.shared.writers[self.ring].sleep(KICK, || {
+        self.shared.writers[self.ring].sleep(KICK, || {
             let pending = ring.mem.load(Ordering::Acquire) - self.subm;
             has_work = pending >= least || pending > 0 && self.is_forced() || !self.shared.goes_on();
             has_work
         });
         let has_pending = ring.mem.load(Ordering::Acquire) > self.subm;
-        self.kicks = if has_pending { self.kicks + u32::from(is_kick) } else { 0 };
+        // Who is woken again and again sleeps less, and kicks as often.
+        self.waits_since = if has_pending { self.waits_since.or_else(|| Some(Instant::now())) } else { None };
+        let kicks = self.waits_since.map_or(0, |since| since.elapsed().as_millis() / KICK.as_millis());
+        self.kicks = u32::try_from(kicks).unwrap_or(u32::MAX);
         !has_work
     }
 
@@ -158,7 +164,7 @@ impl<'a> Writer<'a> {
         if place.is_none() && !self.entries.is_empty() {
             return Ok(false);
         }
-        self.kicks = 0;
+        (self.kicks, self.waits_since) = (0, None);
         let mut step =
             Step { end, entries: std::mem::take(&mut self.entries), program: None, begun: Begun::Ended };
         if let Some(program) = place {

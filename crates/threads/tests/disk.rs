@@ -212,7 +212,7 @@ fn lives(name: &str, assembly: Assembly, on: On<'_>, geometry: Geometry, lives: 
     let mut medium = on.erased(geometry);
     let mut erased = 0;
     for life in 0..lives {
-        let disk = Disk::open_medium(assembly, medium).unwrap();
+        let mut disk = Disk::open_medium(assembly, medium).unwrap();
         judge(&mut oracle, &disk, &format!("{name}, recovery {life}"));
         let handles: Vec<Handle> = (0..THREADS).map(|_| disk.handle().unwrap()).collect();
         let is_cut = life % 8 != 7;
@@ -236,7 +236,11 @@ fn lives(name: &str, assembly: Assembly, on: On<'_>, geometry: Geometry, lives: 
                 disk.audit();
             }
             erased += disk.metrics().lines_erased;
-            disk.cut()
+            if is_cut {
+                return disk.cut();
+            }
+            disk.seal().unwrap();
+            disk.close()
         });
         medium = on.after_a_cut(left, life);
     }
@@ -481,6 +485,87 @@ fn sectors_of_a_unit_are_written_side_by_side() {
     }
 }
 
+/// Damage to a file between two lives is not taken for a torn program, whose units were never there.
+#[test]
+#[cfg_attr(miri, ignore = "it needs files")]
+fn what_was_damaged_since_it_was_closed_is_said() {
+    use std::os::unix::fs::FileExt as _;
+    let scratch = Scratch::new("damaged");
+    let path = scratch.0.join("disk");
+    let open = |accepts: bool| {
+        let medium = Medium::open(&path, TINY.cpus, TINY.workers).unwrap();
+        Disk::open_medium(QBLKE, Arc::new(if accepts { medium.accepts_damage() } else { medium }))
+    };
+    let flip = |place: u64| {
+        let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, place).unwrap();
+        file.write_all_at(&[byte[0] ^ 0x10], place).unwrap();
+    };
+    let shows = |disk: &Disk| {
+        let (mut handle, mut unit) = (disk.handle().unwrap(), [[0; WORDS]]);
+        let mut newest = |lpn| {
+            handle.read(Lpn(lpn), &mut unit).unwrap();
+            write_of(lpn, &unit[0])
+        };
+        (0..TINY.user_units).filter(|&lpn| newest(lpn) == lpn + 1).count() as u64
+    };
+    let mut disk =
+        Disk::open_medium(QBLKE, Arc::new(Medium::create(&path, TINY, 7, false).unwrap())).unwrap();
+    let mut handle = disk.handle().unwrap();
+    // Twice, so that lines were erased.
+    for _ in 0..2 {
+        for lpn in 0..TINY.user_units {
+            handle.write(Lpn(lpn), &[content(lpn, lpn + 1)], false).unwrap();
+        }
+    }
+    handle.flush().unwrap();
+    drop(handle);
+    assert!(disk.metrics().lines_erased > 0);
+    disk.seal().unwrap();
+    drop(disk);
+    // The superblock, a unit of openings, then programs of four units and a record.
+    let programs = u64::from(TINY.blocks() * TINY.programs_per_block);
+    let record = |program: u64| (2 + 5 * program + 4) * 4096;
+    for place in (0..programs).step_by(37).map(record).chain([4096, 4096 + 8 * 100]) {
+        flip(place);
+        // A program of a block that was erased since, or that was never there, is nobody's.
+        match open(false) {
+            Err(OpenError::Damaged) => {}
+            Err(other) => panic!("byte {place}: {other}"),
+            Ok(mut disk) => {
+                assert_eq!(shows(&disk), TINY.user_units, "byte {place}");
+                disk.seal().unwrap();
+            }
+        }
+        flip(place);
+    }
+    let mut disk = open(false).unwrap();
+    assert_eq!(shows(&disk), TINY.user_units, "nothing was changed by who was refused");
+    disk.seal().unwrap();
+    drop(disk);
+    let lost = (0..programs).map(record).find(|&place| {
+        flip(place);
+        let is_damaged = matches!(open(false), Err(OpenError::Damaged));
+        if !is_damaged {
+            flip(place);
+            open(false).unwrap().seal().unwrap();
+        }
+        is_damaged
+    });
+    assert!(lost.is_some());
+    let mut disk = open(true).unwrap();
+    let left = shows(&disk);
+    assert!((TINY.user_units - 4..TINY.user_units).contains(&left), "{left}: a program at most is lost");
+    disk.seal().unwrap();
+    drop(disk);
+    // It is as it was closed.
+    assert_eq!(shows(&open(false).unwrap()), left);
+    // No seal is left by who did not close it.
+    flip((0..programs).map(record).find(|&place| place > lost.unwrap()).unwrap());
+    assert!(open(false).is_ok());
+}
+
 /// open-channel §8.7: with too little to collect, writes are refused; what is there stays readable.
 #[test]
 #[cfg_attr(miri, ignore = "it fills a device")]
@@ -513,6 +598,24 @@ fn geometries_that_cannot_be_are_refused() {
     let mut handle = disk.handle().unwrap();
     let fault = handle.write(Lpn(TINY.user_units - 1), &[[0; WORDS]; 2], false);
     assert_eq!(fault, Err(Fault::OutOfRange(Lpn(TINY.user_units))));
+}
+
+/// Overwrites that are spread evenly leave each line a little to gain, and none enough for GC: a small disk was full with all of its spare unused.
+#[test]
+#[cfg_attr(miri, ignore = "it fills a device")]
+fn regression_evenly_spread_overwrites_do_not_make_a_disk_full() {
+    for (name, assembly) in [("pblk", PBLK), ("qblke", QBLKE)] {
+        let geometry = Geometry::for_units(8192, 11, 2, 2).unwrap();
+        let disk = Disk::open(assembly, geometry).unwrap();
+        let mut handle = disk.handle().unwrap();
+        let rounds = std::iter::once((0, 1)).chain((0..30).map(|round| (round * 7 % 10, 10)));
+        for (first, stride) in rounds {
+            for lpn in (first..geometry.user_units).step_by(stride) {
+                let written = handle.write(Lpn(lpn), &[[lpn; WORDS]], false).map(drop);
+                assert_eq!(written, Ok(()), "{name}: unit {lpn} of those from {first} on");
+            }
+        }
+    }
 }
 
 /// Four users overwrite a full disk and take room as soon as GC makes it, so GC sees none from one line to the next. It took that for going

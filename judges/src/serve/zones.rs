@@ -3,8 +3,9 @@
 //! Debian's kernel runs in QEMU without this machine's help, since few machines have a zoned device or let one be made: its `null_blk`
 //! refuses writes that are not at a write pointer, and zones beyond its limits. QEMU's own zoned device forgets its zones with each start.
 
-use crate::host::{built, is_root};
+use crate::host::built;
 use crate::judge::Finding;
+use crate::packages::apt;
 use crate::place::Place;
 use crate::program::{Program, run};
 use std::time::Duration;
@@ -57,11 +58,8 @@ fn kernel(place: &Place) -> Result<(String, String), String> {
     let depends = || run(place, &["apt-cache", "depends", "linux-image-amd64"]);
     let said = match depends() {
         Ok(said) if said.contains("Depends: linux-image-") => said,
-        _ => {
-            let update = ["sudo", "-n", "apt-get", "-qq", "update"];
-            run(place, &update[if is_root() { 2 } else { 0 }..])?;
-            depends()?
-        }
+        _ if apt(&["update"]) => depends()?,
+        _ => return Err("apt-get update failed".into()),
     };
     let package = said.lines().find_map(|line| line.trim().strip_prefix("Depends: linux-image-"));
     let version = package.ok_or_else(|| format!("no kernel in {said:?}"))?.to_owned();

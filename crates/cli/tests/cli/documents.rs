@@ -157,6 +157,9 @@ fn a_disk_on_threads_speaks_json_line_by_line() {
             assert_eq!(kind_of(good(&place.say("cut d.sock --seed 3 --output json"))), "cut");
             let refused = place.say("cut d.sock --eio");
             assert!(text(&refused.stderr).contains("expected no --eio"), "{}", text(&refused.stderr));
+        } else {
+            let refused = place.say("cut d.sock --seed 3");
+            assert!(text(&refused.stderr).contains("expected no --seed"), "{}", text(&refused.stderr));
         }
         // A client that talks nonsense is told the end of it, with nobody else there.
         let mut client = std::os::unix::net::UnixStream::connect(place.0.join("d.sock")).unwrap();
@@ -166,6 +169,36 @@ fn a_disk_on_threads_speaks_json_line_by_line() {
         assert_eq!(kinds_at_the_end(&server, lines), ["threads"]);
         assert!(server.wait().unwrap().success());
     }
+}
+
+/// What was damaged while nobody served it is said, and served only on request.
+#[test]
+fn a_disk_on_threads_that_was_damaged_says_so() {
+    let place = Place::new("json-threads-damaged");
+    let (mut server, mut lines) =
+        started(&place, "threads d.weir --create 20MiB --unix d.sock --output json");
+    lines.next().unwrap();
+    assert_eq!(kinds_at_the_end(&server, lines), ["threads"]);
+    assert!(server.wait().unwrap().success());
+    // An opening of block 0, which was never used.
+    let file = std::fs::File::options().write(true).open(place.0.join("d.weir")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[9], 4096).unwrap();
+    drop(file);
+    let refused = place.say("threads d.weir --unix d.sock");
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("--accept-damage serves it"), "{}", text(&refused.stderr));
+    let (mut server, mut lines) =
+        started(&place, "threads d.weir --accept-damage --unix d.sock --output json");
+    assert_eq!(kind_of(&lines.next().unwrap()), "threads-ready");
+    // A server whose power is off, which its clients see, need not wait to end.
+    let mut client = std::os::unix::net::UnixStream::connect(place.0.join("d.sock")).unwrap();
+    client.read_exact(&mut [0; 16]).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| place.say("cut d.sock --off 100000s"));
+        client.read_to_end(&mut Vec::new()).unwrap();
+        assert_eq!(kinds_at_the_end(&server, lines), ["threads"]);
+        assert!(server.wait().unwrap().success());
+    });
 }
 
 /// A device that fails in a power cut ends the server with its reason, and the controller hears it.

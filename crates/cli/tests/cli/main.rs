@@ -97,7 +97,7 @@ const FILES: [(&str, &str); 29] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 280] = [
+const BAD: [(&str, &str); 283] = [
     ("threads", "missing: <FILE>"),
     ("threads nosuch.weir", "nosuch.weir: there is no such file; --create SIZE makes one"),
     (
@@ -113,6 +113,8 @@ const BAD: [(&str, &str); 280] = [
     ("threads --memory 1026KiB", "--memory 1050624: expected a multiple of 4 KiB"),
     ("threads new.weir --memory 64MiB", "[FILE] cannot be used with --memory <SIZE>"),
     ("threads --memory 64MiB --worst", "--memory cannot be used with --worst"),
+    ("threads --memory 64MiB --overwrite", "--memory cannot be used with --overwrite"),
+    ("threads good.toml --create 64MiB --accept-damage", "--create <SIZE> cannot be used with --accept-damage"),
     (
         "threads --memory 64MiB --ftl pblke",
         "--ftl cannot be `pblke`: expected pblk, rings, map, lines, pool or qblke; did you mean `pblk`?",
@@ -173,6 +175,7 @@ const BAD: [(&str, &str); 280] = [
     ("fio job.fio --device qblke", "firmware = open-channel: expected page: a host without an FTL of its own needs a device with a page namespace (of the medium of QBLKe there is `qblke-page`), or a host FTL above it: --host-ftl pblk or qblke, or [host_ftl] in a scenario"),
     ("fio job.fio --device qblke --host-ftl pbl", "`the assembly` in --host-ftl cannot be `pbl`; did you mean `pblk`? Expected pblk, qblke, pblk-as-released or qblke-as-released"),
     ("fio job.fio --device qblke --host-ftl pblk,rings=200", "--host-ftl rings = 200: expected 1 to 128"),
+    ("fio job.fio --device qblke --host-ftl pblk,rings=2,rings=4", "--host-ftl: `rings` is given twice: expected one value"),
     ("fio job.fio --device qblke --host-ftl pblk,cpus=2,costs.turn=0ns", "--host-ftl costs.turn = 0ns: expected more than nothing where --host-ftl full = \"retry\": threads that find no room would try again for ever"),
     ("fio job.fio --device sata-mlc --host-ftl pblk", "--host-ftl needs a device with an open channel: expected one, as in --device qblke"),
     ("fio job.fio --device qblke --host-ftl pblk --set host_ftl.assembly=qblke", "--set host_ftl: a host FTL is no key of a device here: expected --host-ftl, as in --host-ftl qblke,rings=4"),

@@ -5,6 +5,7 @@ use super::find;
 use crate::boxed::Boxed;
 use crate::f2fs::appended::layout::Superblock;
 use crate::f2fs::appended::map::{Map, is_unwritten, pointers};
+use crate::f2fs::appended::missing;
 use crate::f2fs::check::{Report, check_volume};
 use crate::f2fs::layout::Addr;
 use crate::port::{Block, BlockPort, bytes_of};
@@ -19,7 +20,11 @@ pub fn check(port: Rc<dyn BlockPort>) -> Boxed<'static, Result<Report>> {
 async fn look(port: Rc<dyn BlockPort>) -> Result<Report> {
     let (volume, _) = find::mount(Rc::clone(&port)).await?;
     let map = volume.node_map().expect("it was mounted as such").clone();
+    let (sit, superblock) = (volume.sit_entries().await?, &map.superblock);
+    let written = pointers(&*port, superblock.map().end..superblock.segments).await?;
+    let missing: Vec<String> = missing(volume.geometry(), volume.checkpoint(), &sit, &written).collect();
     let mut report = check_volume(volume).await?;
+    missing.into_iter().for_each(|what| report.add("unwritten", what));
     superblocks(&*port, &map.superblock, &mut report).await?;
     places(&*port, &map, &mut report).await?;
     Ok(report)

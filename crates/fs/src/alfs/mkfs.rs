@@ -84,7 +84,12 @@ impl Options {
 /// The superblock of a volume with these options on segments of so many blocks. Errors: options that make no volume.
 fn plan(options: &Options, segment_blocks: u32) -> Result<(Superblock, Overprovision)> {
     let fail = |what: String| Err(Error::Option(what));
-    if segment_blocks == 0 || !segment_blocks.is_multiple_of(SEGMENT_BLOCKS) {
+    if segment_blocks == 0 {
+        return fail(
+            "the disk has no append segments, which ALFS needs: expected a device such as `amf`".into(),
+        );
+    }
+    if !segment_blocks.is_multiple_of(SEGMENT_BLOCKS) {
         let what =
             format!("segments of {segment_blocks} blocks: expected a multiple of {SEGMENT_BLOCKS} (2 MiB)");
         return fail(what);
@@ -225,6 +230,10 @@ async fn empty(port: &dyn BlockPort, segments: u32) -> Result<()> {
     let written = pointers(port, 0..segments).await?;
     for (segment, _) in (0u64..).zip(written).filter(|(_, written)| *written > 0) {
         port.discard(Block(segment * u64::from(blocks)), blocks).completed().await?;
+        if segment == 0 {
+            // An old superblock must not be left above segments that are empty.
+            port.flush().completed().await?;
+        }
     }
     Ok(port.flush().completed().await.map(drop)?)
 }

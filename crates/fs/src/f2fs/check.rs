@@ -8,8 +8,9 @@
 //!
 //! Deliberately absent: repair; and what was written after the last checkpoint, which a mount for writing recovers.
 
+use super::appended::map::is_unwritten;
 use super::chain::synced;
-use super::error::Result;
+use super::error::{Error, Result};
 use super::layout::dentry::{self, Entry, LEVELS_MAX, Slots};
 use super::layout::node::{self, Footer, INODE_WORDS, Inode, Kind, NODE_WORDS, inline};
 use super::layout::summary::Owner;
@@ -237,7 +238,7 @@ impl Checker {
         if !self.take(entry.addr, owner, true) {
             return Ok(None);
         }
-        let block = self.volume.block(entry.addr).await?;
+        let Some(block) = self.block(&format!("node {nid}"), entry.addr).await? else { return Ok(None) };
         let footer = Footer::decode(&block);
         if (footer.nid, footer.ino, footer.offset) != (nid, ino, offset) {
             self.problem(
@@ -252,6 +253,17 @@ impl Checker {
         }
         self.report.nodes += 1;
         Ok(Some(block))
+    }
+
+    /// Reads a block; `None`, and a problem, if it was never written: append segments say so.
+    async fn block(&mut self, what: &str, addr: Addr) -> Result<Option<Arc<[u8]>>> {
+        match self.volume.block(addr).await {
+            Err(Error::Port(error)) if is_unwritten(&error) => {
+                self.problem("unwritten", format!("{what} is at {addr}, which is not written"));
+                Ok(None)
+            }
+            read => read.map(Some),
+        }
     }
 
     /// Marks a block of the main area as used by this owner; it must not have another one.
@@ -390,7 +402,8 @@ impl Checker {
             self.entries(inode, parent, None, Slots::in_room(room.len()), room, &mut names);
         } else {
             for &(index, addr) in data {
-                let block = self.volume.block(addr).await?;
+                let what = format!("block {index} of directory {ino}");
+                let Some(block) = self.block(&what, addr).await? else { continue };
                 self.entries(inode, parent, Some(index), Slots::BLOCK, &block, &mut names);
             }
             let end = inode.size.div_ceil(BLOCK_BYTES as u64);
@@ -591,7 +604,15 @@ impl Checker {
             let summary = match current.take() {
                 Some((known, summary)) if known == segment => summary,
                 _ => {
-                    let summary = self.volume.summary(segment).await?;
+                    let summary = match self.volume.summary(segment).await {
+                        Err(Error::Port(error)) if is_unwritten(&error) => {
+                            let what =
+                                format!("the summary of segment {segment}, for {addr}, is not written");
+                            self.problem("unwritten", what);
+                            continue;
+                        }
+                        summary => summary?,
+                    };
                     if summary.is_node != is_node {
                         let kind = |is_node| if is_node { "nodes" } else { "data" };
                         let (says, found) = (kind(summary.is_node), kind(is_node));

@@ -37,6 +37,11 @@ impl<F: Fs> Vfs<F> {
         self.0.inodes.borrow().get(&ino).is_some_and(|inode| inode.atomic_users.get() > 0)
     }
 
+    /// Whether something that was written to a file is withheld.
+    pub fn has_withheld(&self, ino: Ino) -> bool {
+        self.0.inodes.borrow().get(&ino).is_some_and(|inode| inode.withheld.get().is_some())
+    }
+
     /// An open file begins to withhold. It waits for a write that is under way, and writes what is dirty.
     pub(crate) async fn begin_atomic(&self, inode: &Rc<Inode>) -> Result<()> {
         let _lock = inode.lock.alone().await;
@@ -163,25 +168,29 @@ impl<F: Fs> Vfs<F> {
         size: u64,
         changes: &SetAttr,
     ) -> Result<Attr> {
-        let before = inode.size.get();
-        let below = inode.withheld.get().map_or(before, |withheld| withheld.size);
-        // The change below has the time.
-        inode.withheld.set(Some(Withheld { size: below, changed: None }));
+        let (before, withheld) = (inode.size.get(), inode.withheld.get());
+        let below = withheld.map_or(before, |withheld| withheld.size);
         if size < before {
             if !size.is_multiple_of(PAGE) {
                 // This page is read first, so that an error is found before anything is lost.
                 self.fill(inode, (size / PAGE, size / PAGE + 1)).await?;
             }
             inode.size.set(size);
-            self.drop_pages(inode, (size.div_ceil(PAGE), u64::MAX)).await;
         } else {
             self.end_last_page(inode, size).await?;
         }
+        // The change has the time.
+        inode.withheld.set(Some(Withheld { size: below, changed: None }));
         let changes = SetAttr { size: (size < below).then_some(size), ..*changes };
         let attr = self.0.fs.setattr(inode.ino, &changes).await;
-        let attr = attr.inspect_err(|_| inode.size.set(before))?;
+        let attr = attr.inspect_err(|_| {
+            inode.size.set(before);
+            inode.withheld.set(withheld);
+        })?;
         inode.withheld.set(Some(Withheld { size: below.min(size), changed: None }));
         if size < before {
+            // Not before: what is withheld there belongs to the set as long as the file has not become shorter.
+            self.drop_pages(inode, (size.div_ceil(PAGE), u64::MAX)).await;
             self.zero_last_page(inode, size).await?;
         }
         inode.size.set(size);

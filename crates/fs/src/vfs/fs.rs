@@ -199,6 +199,11 @@ pub trait Fs: 'static {
         false
     }
 
+    /// Most pages of a set: of [`Fs::write_set`]. 0 without sets.
+    fn set_pages_max(&self) -> u64 {
+        0
+    }
+
     /// Most pages of one call of [`Fs::write_at_once`] that a power cut shows wholly or not at all; `None` where pages are written
     /// later, by [`Fs::write_pages`].
     fn at_once_max(&self) -> Option<u64> {

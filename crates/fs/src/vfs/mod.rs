@@ -51,7 +51,8 @@ pub use process::{Follow, Process};
 pub use rights::Wish;
 pub(crate) use state::Pool;
 pub use state::Vfs;
-pub(crate) use sync::{Event, RwLock};
+pub use sync::Event;
+pub(crate) use sync::RwLock;
 pub use types::*;
 pub use walk::{PATH_BYTES_MAX, SYMLINKS_MAX};
 

@@ -152,14 +152,14 @@ impl Drop for Guard<'_> {
 
 /// An event: waiting tasks are woken and check their condition again.
 #[derive(Debug, Default)]
-pub(crate) struct Event {
+pub struct Event {
     wakers: RefCell<Vec<Waker>>,
 }
 
 impl Event {
     /// Wakes all waiting tasks, in the order in which they began to wait.
     #[inline]
-    pub(crate) fn notify(&self) {
+    pub fn notify(&self) {
         if self.wakers.borrow().is_empty() {
             return;
         }
@@ -175,7 +175,7 @@ impl Event {
     }
 
     /// Waits until `is_true`, which is checked now and after each [`Event::notify`].
-    pub(crate) async fn until(&self, is_true: impl Fn() -> bool) {
+    pub async fn until(&self, is_true: impl Fn() -> bool) {
         while !is_true() {
             self.wait().await;
         }

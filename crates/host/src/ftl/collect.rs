@@ -133,7 +133,7 @@ impl HostFtl {
                 if !counts && !self.has_planted(PlantedHostBug::GcDropsNewer) {
                     return true;
                 }
-                if !self.has_room_for_copies(ring, 1) {
+                if !self.has_room_for_copy(ring) {
                     return false;
                 }
                 self.push_copy(ring, record.seq, Change::Write(payload.clone()), &[lpn], Word::Place(ppa));
@@ -150,18 +150,20 @@ impl HostFtl {
             self.renew_order_record();
             return true;
         }
+        self.make_room(ring, 1);
+        if self.rings[ring].room() == 0 {
+            return false;
+        }
         let record = self.trims.get(&ppa).expect("a valid unit of metadata is such a record").clone();
         let units = record.ranges.iter().flat_map(|&(first, count)| (first..first + count).map(Lpn));
         let live: Vec<Lpn> = units.filter(|&lpn| self.is_named(lpn, Word::Trimmed(ppa))).collect();
         let ranges = ranges_of(live.iter().map(|lpn| lpn.0));
         let parts: Vec<&[(u64, u64)]> = ranges.chunks(TrimPage::ranges_max(self.layout.unit_bytes)).collect();
-        if parts.is_empty() {
-            return true;
-        }
-        if !self.has_room_for_copies(ring, parts.len() as u64) {
-            return false;
-        }
+        // They may be more than a ring has entries. What has entered is named no longer, and the rest is brought later.
         for part in parts {
+            if !self.has_room_for_copy(ring) {
+                return false;
+            }
             let units: Vec<Lpn> =
                 part.iter().flat_map(|&(first, count)| (first..first + count).map(Lpn)).collect();
             self.push_copy(ring, record.seq, Change::Trim(part.to_vec()), &units, Word::Trimmed(ppa));
@@ -188,16 +190,16 @@ impl HostFtl {
         }
     }
 
-    /// Whether the ring has room and the limiter admits copies.
-    fn has_room_for_copies(&mut self, ring: usize, count: u64) -> bool {
-        self.make_room(ring, count);
-        if self.rings[ring].room() < count {
+    /// Whether the ring has room and the limiter admits a copy.
+    fn has_room_for_copy(&mut self, ring: usize) -> bool {
+        self.make_room(ring, 1);
+        if self.rings[ring].room() == 0 {
             return false;
         }
         let is_active = self.user_limits_gc();
         match &mut self.limiter {
-            Limiter::Windows(windows) => (0..count).all(|_| windows.admit_gc(1, is_active)),
-            Limiter::Scores(scores) => scores.admit_gc(count as u32, is_active),
+            Limiter::Windows(windows) => windows.admit_gc(1, is_active),
+            Limiter::Scores(scores) => scores.admit_gc(1, is_active),
         }
     }
 

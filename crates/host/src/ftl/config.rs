@@ -240,11 +240,13 @@ impl Layout {
             let value = config.over_provisioning;
             return Err(format!("host_ftl.over_provisioning = {value}: expected above 0 and below 0.9"));
         }
-        if config.programs_per_die == 0 || config.queues == 0 || config.gc_readers == 0 {
-            return Err(
-                "host_ftl.programs_per_die, host_ftl.queues and host_ftl.gc_readers: expected at least 1"
-                    .into(),
-            );
+        let counts = [
+            ("programs_per_die", config.programs_per_die == 0),
+            ("queues", config.queues == 0),
+            ("gc_readers", config.gc_readers == 0),
+        ];
+        if let Some((key, _)) = counts.into_iter().find(|&(_, is_zero)| is_zero) {
+            return Err(format!("host_ftl.{key} = 0: expected at least 1"));
         }
         if config.cpus > 0 && config.full == WhenFull::Retry && config.costs.turn == Duration::ZERO {
             return Err("host_ftl.costs.turn = 0ns: expected more than nothing where host_ftl.full = \"retry\": threads that find no room \
@@ -284,10 +286,12 @@ impl Layout {
         let ring_entries = (all / u32::from(config.rings)).max(1);
         let ring_entries = 1 << ring_entries.ilog2();
         if ring_entries < 2 * sectors || ring_entries > RING_ENTRIES_MAX {
+            let (entries, rings) = (config.entries, u64::from(config.rings));
+            let least = u64::from((2 * sectors).next_power_of_two()) * rings;
+            let most = u64::from(RING_ENTRIES_MAX) * rings;
             return Err(format!(
-                "host_ftl.entries = {}: expected at least {} for each ring, two programs of a die, and at most {RING_ENTRIES_MAX}",
-                config.entries,
-                2 * sectors
+                "host_ftl.entries = {entries}: expected {least} to {most}; a ring, of which there {}, holds two programs of a die",
+                if rings == 1 { "is 1".into() } else { format!("are {rings}") }
             ));
         }
         // The paper counts blocks of a LUN with all of its planes as one (open-channel §7.6).

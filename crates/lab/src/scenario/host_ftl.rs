@@ -9,6 +9,7 @@ use super::tree::{self, shape};
 use flashweir_host::HostFtlConfig;
 use flashweir_workload::spelling::nearest;
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use toml::{Table, Value};
 
 /// A host FTL with every key.
@@ -32,13 +33,17 @@ const QBLKE_RINGS: u16 = 8;
 pub fn read_host_ftl(option: &str, text: &str) -> Result<HostFtlConfig, Fault> {
     let mut parts = text.split(',').map(str::trim);
     let assembly = parts.next().unwrap_or_default();
-    let mut table = Table::new();
+    let (mut table, mut seen) = (Table::new(), BTreeSet::new());
     for part in parts {
         let Some((key, value)) = part.split_once('=') else {
             let reason = format!("`{part}` has no value: expected KEY=VALUE, as in rings=4");
             return Err(Fault::Invalid { place: option.to_owned(), reason });
         };
         let path: Vec<&str> = key.trim().split('.').collect();
+        if !seen.insert(key.trim()) {
+            let reason = format!("`{}` is given twice: expected one value", key.trim());
+            return Err(Fault::Invalid { place: option.to_owned(), reason });
+        }
         tree::set_path(&mut table, &path, &tree::command_line_value(value.trim()))
             .map_err(|reason| Fault::Invalid { place: option.to_owned(), reason })?;
     }

@@ -37,6 +37,8 @@ pub struct Target {
     pub kind: DeviceKind,
     /// Longest time for which the server may be silent.
     pub patience: Duration,
+    /// What a power cut takes can be drawn by a seed.
+    pub draws: bool,
 }
 
 /// Parameters of a campaign.
@@ -192,7 +194,7 @@ impl<'a> Campaign<'a> {
 
     fn order(&mut self) -> CutOrder {
         let random = self.workload.random();
-        let seed = random.chance(0.5).then(|| random.next_u64());
+        let seed = random.chance(0.5).then(|| random.next_u64()).filter(|_| self.target.draws);
         let eio = random.chance(self.plan.eio);
         let off_ns = if random.chance(0.5) { random.below(3_000_000) } else { 0 };
         CutOrder { export: Some(self.target.export.clone()), seed, eio, off_ns }

@@ -230,7 +230,7 @@ fn boot(
     let mut floors = Floors::new(target.kind);
     let most = 1 + random.below(2_000);
     let cut_after = 1 + random.below(most);
-    let seed = random.chance(0.5).then(|| random.next_u64());
+    let seed = random.chance(0.5).then(|| random.next_u64()).filter(|_| target.draws);
     let order =
         CutOrder { export: Some(target.export.clone()), seed, eio: false, off_ns: random.below(1_000_000) };
     let clock = Clock::new(Speed::Max);

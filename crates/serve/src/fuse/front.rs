@@ -693,9 +693,9 @@ impl<F: Fs> Front<F> {
             },
             _ => return reply.error(Errno::NOTTY),
         };
-        let teller = self.teller.clone();
+        let (teller, writes_back) = (self.teller.clone(), self.writes_back);
         // Programs that know nothing of us do not make the kernel hand on what it keeps; after an abort that would be written.
-        let hands_on = self.writes_back
+        let hands_on = writes_back
             && matches!(wish, Wish::Commit | Wish::Abort | Wish::Atomic(Until::Commit | Until::Written));
         let job = Self::job(reply, move |table, reply| async move {
             let is_abort = matches!(wish, Wish::Abort);
@@ -705,6 +705,10 @@ impl<F: Fs> Front<F> {
                 Wish::Features => return reply.error(Errno::NOTTY),
                 // The program keeps its own journal.
                 Wish::Atomic(Until::Commit | Until::Written) if !table.has_sets() => {
+                    return reply.error(Errno::NOTTY);
+                }
+                // The kernel may hand on half of a write that it keeps.
+                Wish::Atomic(Until::Written) if writes_back && !table.is_direct(handle) => {
                     return reply.error(Errno::NOTTY);
                 }
                 Wish::Atomic(until) => table.begin_atomic(handle, until).await,

@@ -13,8 +13,8 @@ use super::lazyfs::Faults;
 use super::recorder::Recorder;
 use flashweir_crash::recorded::{Call, Room, Step};
 use flashweir_fs::vfs::{
-    Access, AclKind, Attr, Barrier, Cookie, Creds, DirEntry, Errno, File, Fs, Ino, Kept, Kind, OpenFlags,
-    RenameMode, Result, Seek, SetAttr, SetTime, Sink, Source, StatFs, SyncKind, Vfs, XattrMode,
+    Access, AclKind, Attr, Barrier, Cookie, Creds, DirEntry, Errno, Event, File, Fs, Ino, Kept, Kind,
+    OpenFlags, RenameMode, Result, Seek, SetAttr, SetTime, Sink, Source, StatFs, SyncKind, Vfs, XattrMode,
 };
 use flashweir_sim::stack::Port;
 use std::cell::{Cell, RefCell};
@@ -22,6 +22,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
+
+/// Bytes of a page.
+const PAGE: u64 = 4096;
 
 /// When the power fails because of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,6 +165,10 @@ pub(super) struct Table<F: Fs> {
     pub(super) crash: Cell<Option<Due>>,
     /// Recorder of changes, if there is one.
     recorder: Option<Recorder>,
+    /// Files with a change under way that is a set of its own.
+    changing: RefCell<BTreeSet<Ino>>,
+    /// One of them is over.
+    changed: Event,
     /// Time for which the kernel may cache attributes of a file whose pages wait to be written.
     unsettled_ttl: Duration,
 }
@@ -172,6 +179,21 @@ pub(super) struct OpenAs {
     number: u64,
     how: How,
     atomic: Option<Until>,
+    /// Something that was written to it was withheld.
+    has_withheld: bool,
+}
+
+/// A change to a file that is a set of its own: no other one is under way.
+struct OwnSet<'a, F: Fs> {
+    table: &'a Table<F>,
+    ino: Ino,
+}
+
+impl<F: Fs> Drop for OwnSet<'_, F> {
+    fn drop(&mut self) {
+        self.table.changing.borrow_mut().remove(&self.ino);
+        self.table.changed.notify();
+    }
 }
 
 impl<F: Fs> Table<F> {
@@ -194,6 +216,8 @@ impl<F: Fs> Table<F> {
             faults: RefCell::default(),
             crash: Cell::default(),
             recorder: None,
+            changing: RefCell::default(),
+            changed: Event::default(),
             unsettled_ttl: Duration::ZERO,
         };
         for (number, told) in told.into_iter().filter(|(number, _)| *number != NodeId::ROOT.0) {
@@ -457,14 +481,13 @@ impl<F: Fs> Table<F> {
         };
         let changes = SetAttr { atime: time(atime), mtime: time(mtime), ..changes };
         let ino = self.ino(number)?;
+        let own = if changes.size.is_some() { self.own_set(ino).await } else { None };
         let call = |_: &Attr| {
             let what = changes.size.map_or("attributes".into(), |size| format!("truncate to {size}"));
             (Call::SetAttr { ino, changes }, format!("{what} {}", self.shown(number)))
         };
         let attr = self.noted(self.vfs.set_attr_of(ino, &changes), call).await?;
-        if changes.size.is_some() {
-            self.end_change(ino).await?;
-        }
+        self.end_change(own).await?;
         Ok(attr)
     }
 
@@ -607,7 +630,9 @@ impl<F: Fs> Table<F> {
         files
             .iter()
             .map(|(handle, open)| {
-                (*handle, OpenAs { number: open.number.0, how: open.how, atomic: open.until() })
+                let (number, how, atomic) = (open.number.0, open.how, open.until());
+                let has_withheld = self.vfs.has_withheld(open.file.ino());
+                (*handle, OpenAs { number, how, atomic, has_withheld })
             })
             .collect()
     }
@@ -615,15 +640,15 @@ impl<F: Fs> Table<F> {
     /// Opens files again that were open before a cut, under the same handles. Those that are gone answer EIO.
     pub(super) async fn reopen(&self, files: BTreeMap<u64, OpenAs>) {
         let next = self.next_file.get();
-        for (handle, OpenAs { number, how, atomic }) in files {
+        for (handle, OpenAs { number, how, atomic, has_withheld }) in files {
             self.next_file.set(handle);
             if self.open(NodeId(number), how).await.is_ok()
                 && let Some(until) = atomic
             {
                 let _ = self.begin_atomic(handle, until).await;
                 if let Ok(open) = self.file(handle) {
-                    // What was written since a start went with the cut.
-                    open.is_torn.set(until == Until::Commit);
+                    // What was withheld went with the cut.
+                    open.is_torn.set(until == Until::Commit || until == Until::Close && has_withheld);
                 }
             }
         }
@@ -749,6 +774,10 @@ impl<F: Fs> Table<F> {
     ) -> Result<(u32, Option<Stale>)> {
         let open = self.file(handle)?;
         let ended_set_id = ends_set_id && self.end_set_id(open.number).await?;
+        let own = self.own_set(open.file.ino()).await;
+        // What is larger than a set is written in part, as `write` may do; the kernel writes all of its pages at once.
+        let most = if own.is_some() && from != From::Pages { self.set_bytes_max(offset) } else { usize::MAX };
+        let bytes = &bytes[..bytes.len().min(most)];
         let direct = open.direct.as_ref().filter(|_| from == From::Direct);
         let file = direct.unwrap_or(&open.file);
         let call = |written: &u64| {
@@ -758,7 +787,12 @@ impl<F: Fs> Table<F> {
         };
         let mut written = self.noted(file.pwrite(offset, Source::bytes(bytes)), call).await;
         match written {
-            Ok(_) => written = self.end_change(open.file.ino()).await.and(written),
+            // A page could not be read whose rest is as it was. A part of a set is none.
+            Ok(count) if own.is_some() && count < bytes.len() as u64 => {
+                self.forget_change(open.file.ino()).await;
+                written = Err(Errno::EIO);
+            }
+            Ok(_) => written = self.end_change(own).await.and(written),
             // The program was told long ago that it has written this.
             Err(_) if from == From::Pages => {
                 self.withholders(open.file.ino(), Until::Commit)
@@ -786,6 +820,9 @@ impl<F: Fs> Table<F> {
         let open = self.file(handle)?;
         // What a program has started, only its commit releases.
         let releases = self.withholders(open.file.ino(), Until::Commit).is_empty();
+        if releases {
+            self.forget_torn(open.file.ino()).await?;
+        }
         let call = |(): &()| {
             let what = if kind == SyncKind::Data { "fdatasync" } else { "fsync" };
             let ino = open.file.ino();
@@ -797,6 +834,9 @@ impl<F: Fs> Table<F> {
     pub(super) async fn barrier(&self, handle: u64, kind: Barrier) -> Result<()> {
         let open = self.file(handle)?;
         let releases = self.withholders(open.file.ino(), Until::Commit).is_empty();
+        if releases {
+            self.forget_torn(open.file.ino()).await?;
+        }
         let call = |(): &()| {
             let what = if kind == Barrier::Data { "fdatabarrier" } else { "fbarrier" };
             let ino = open.file.ino();
@@ -819,6 +859,8 @@ impl<F: Fs> Table<F> {
         }
         let (source, target) = (self.file(from)?, self.file(to)?);
         let ended_set_id = ends_set_id && self.end_set_id(target.number).await?;
+        let own = self.own_set(target.file.ino()).await;
+        let bytes = if own.is_some() { bytes.min(self.set_bytes_max(to_offset) as u64) } else { bytes };
         let work = self.vfs.copy_range((&source.file, offset), (&target.file, to_offset), bytes);
         let call = |copied: &u64| {
             let (from, to) = ((source.file.ino(), offset), (target.file.ino(), to_offset));
@@ -827,7 +869,7 @@ impl<F: Fs> Table<F> {
             (Call::Copy { from, to, bytes: *copied }, shown)
         };
         let copied = self.noted(work, call).await?;
-        self.end_change(target.file.ino()).await?;
+        self.end_change(own).await?;
         let stale = self.stale_after(target.number, None, ended_set_id);
         Ok((copied as u32, stale.map(|stale| (target.number, stale))))
     }
@@ -901,6 +943,11 @@ impl<F: Fs> Table<F> {
         self.vfs.fs().has_sets()
     }
 
+    /// Whether a file is open with O_DIRECT.
+    pub(super) fn is_direct(&self, handle: u64) -> bool {
+        self.file(handle).is_ok_and(|open| open.how.direct)
+    }
+
     /// What is written to the file is withheld from here on.
     pub(super) async fn begin_atomic(&self, handle: u64, until: Until) -> Result<()> {
         let open = self.file(handle)?;
@@ -938,15 +985,57 @@ impl<F: Fs> Table<F> {
         files.values().filter(is_it).cloned().collect()
     }
 
-    /// Releases a change to a file whose changes are sets of their own, unless a program has started a larger one. If it is refused
-    /// it stays withheld, and goes with the next one: beside it there may be what another thread wrote.
-    async fn end_change(&self, ino: Ino) -> Result<()> {
-        match self.withholders(ino, Until::Written).first() {
-            Some(open) if self.withholders(ino, Until::Commit).is_empty() => {
-                self.release_withheld(open).await
-            }
-            _ => Ok(()),
+    /// Begins a change to a file whose changes are sets of their own, once no other one is under way, for [`Self::end_change`].
+    async fn own_set(&self, ino: Ino) -> Option<OwnSet<'_, F>> {
+        if self.withholders(ino, Until::Written).is_empty() {
+            return None;
         }
+        self.changed.until(|| !self.changing.borrow().contains(&ino)).await;
+        self.changing.borrow_mut().insert(ino);
+        Some(OwnSet { table: self, ino })
+    }
+
+    /// Most bytes from here on that are a set.
+    fn set_bytes_max(&self, offset: u64) -> usize {
+        (self.vfs.fs().set_pages_max() * PAGE - offset % PAGE) as usize
+    }
+
+    /// Releases a change that is a set of its own, unless a program has started a larger one. If it is refused, it is forgotten.
+    async fn end_change(&self, own: Option<OwnSet<'_, F>>) -> Result<()> {
+        let Some(OwnSet { ino, .. }) = own else { return Ok(()) };
+        let opens = self.withholders(ino, Until::Written);
+        let Some(open) = opens.first().filter(|_| self.withholders(ino, Until::Commit).is_empty()) else {
+            return Ok(());
+        };
+        let released = self.release_withheld(open).await;
+        if released.is_err() {
+            self.forget_change(ino).await;
+        }
+        released
+    }
+
+    /// Forgets a change that is a set of its own, unless it stands beside what another program withholds.
+    async fn forget_change(&self, ino: Ino) {
+        let is_alone =
+            [Until::Close, Until::Commit].iter().all(|&until| self.withholders(ino, until).is_empty());
+        let Some(open) = self.withholders(ino, Until::Written).into_iter().next().filter(|_| is_alone) else {
+            return;
+        };
+        if let Some(atomic) = open.atomic() {
+            // It has an error already.
+            let _ = self.forget_withheld(&open, &atomic).await;
+        }
+    }
+
+    /// A power cut took a part of what a file withheld until a sync: the sync that meets it forgets the rest.
+    async fn forget_torn(&self, ino: Ino) -> Result<()> {
+        let torn = self.withholders(ino, Until::Close).into_iter().filter(|open| open.is_torn.take());
+        let torn: Vec<(Rc<Open<F>>, Withholding<F>)> =
+            torn.filter_map(|open| open.atomic().map(|atomic| (open, atomic))).collect();
+        for (open, atomic) in &torn {
+            self.forget_withheld(open, atomic).await?;
+        }
+        if torn.is_empty() { Ok(()) } else { Err(Errno::EIO) }
     }
 
     pub(super) async fn abort(&self, handle: u64) -> Result<()> {
@@ -1024,7 +1113,8 @@ impl<F: Fs> Table<F> {
         self.noted(closed, call).await
     }
 
-    /// syncv of the files with these numbers, each of which a program has open as atomic.
+    /// syncv of the files with these numbers, each of which a program has open as atomic. `EBUSY` if a program has started a set of one of
+    /// them, which only its commit releases.
     pub(super) async fn sync_set(&self, numbers: &[NodeId], kind: SyncKind) -> Result<()> {
         let opens: Vec<Rc<Open<F>>> = {
             let files = self.files.borrow();
@@ -1034,6 +1124,22 @@ impl<F: Fs> Table<F> {
             };
             numbers.iter().map(atomic).collect::<Result<_>>()?
         };
+        if opens.iter().any(|open| !self.withholders(open.file.ino(), Until::Commit).is_empty()) {
+            return Err(Errno::EBUSY);
+        }
+        let mut torn = Ok(());
+        for open in &opens {
+            torn = torn.and(self.forget_torn(open.file.ino()).await);
+        }
+        if torn.is_err() {
+            // The others belong to the same set.
+            for open in &opens {
+                if let Some(atomic) = open.atomic() {
+                    self.forget_withheld(open, &atomic).await?;
+                }
+            }
+            return torn;
+        }
         self.sync_opens(&opens, kind).await
     }
 
@@ -1060,12 +1166,13 @@ impl<F: Fs> Table<F> {
     ) -> Result<Option<Stale>> {
         let open = self.file(handle)?;
         let ended_set_id = ends_set_id && self.end_set_id(open.number).await?;
+        let own = self.own_set(open.file.ino()).await;
         let call = |(): &()| {
             let shown = format!("fallocate {} at {offset}, {len} bytes", self.shown(open.number));
             (Call::Allocate { ino: open.file.ino(), offset, len, room }, shown)
         };
         self.noted(room.make(&open.file, offset, len), call).await?;
-        self.end_change(open.file.ino()).await?;
+        self.end_change(own).await?;
         Ok(self.stale_after(open.number, None, ended_set_id))
     }
 

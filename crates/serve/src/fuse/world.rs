@@ -145,7 +145,7 @@ pub(super) fn run(
                 (Ok(_), Some(_)) => Err("there is a file system already: expected no --mkfs".to_owned()),
                 (Ok(kind), None) => Ok(kind),
                 (Err(_), Some(kind)) => make(&port, kind).await.map(|()| kind),
-                (Err(_), None) => Err("neither an ext4 nor an F2FS volume; --mkfs makes one".to_owned()),
+                (Err(_), None) => Err("no volume of ext4, F2FS or ALFS; --mkfs makes one".to_owned()),
             }
         });
         let kind = kind.unwrap_or_else(|| Err("the device does not answer".into())).map_err(named)?;
@@ -242,7 +242,8 @@ impl World {
         let (cuts, recorder) = (self.cuts, self.config.recorder.clone());
         let writes_back = !self.config.write_through;
         // A test rig for LazyFS wants nothing on the device that was not synced.
-        mode.f2fs.checkpoint_interval = self.config.lazyfs.is_none().then_some(CHECKPOINT_INTERVAL);
+        let interval = self.config.lazyfs.is_none().then_some(CHECKPOINT_INTERVAL);
+        (mode.f2fs.checkpoint_interval, mode.alfs.checkpoint_interval) = (interval, interval);
         let table: Option<Result<Table<AnyFs>, String>> = stack.block_on(async move {
             let fs =
                 mount_on(Rc::new(port.clone()), flush, &mode).await.map_err(|error| error.to_string())?;

@@ -194,6 +194,8 @@ impl Volume {
             return Err(VolumeError::Unflushed(self.opened.directory.clone()));
         }
         let mut store = self.lock();
+        // It may end where a process ended. In a volume that was closed nothing does.
+        store.drop_old_journal().map_err(self.opened.io("cannot be written".into()))?;
         store.host().sync().map_err(self.opened.io("cannot be written".into()))?;
         let state = State { clean: true, opens: self.opened.state.opens + 1 };
         store

@@ -167,6 +167,11 @@ impl FileStore {
         &self.damage
     }
 
+    /// Empties the journal of which nothing counts any more.
+    pub(crate) fn drop_old_journal(&mut self) -> io::Result<()> {
+        self.host.clear(Part::Journal(self.journal.which ^ 1))
+    }
+
     /// Finishes what an interrupted write left, so that the next one is the only one again.
     pub(crate) fn heal(&mut self, torn: Torn) -> Stored {
         match torn {

@@ -24,7 +24,7 @@ fn cuts(setup: &Setup, kind: DeviceKind, lie: Option<Lie>, plan: &Plan) -> Resul
     let proxy = lie.map(|lie| Proxy::start(&server.socket, lie));
     let socket = proxy.as_ref().map_or(&server.socket, |proxy| &proxy.socket).clone();
     let control = server.control.clone();
-    run(&Target { socket, control, export: "disk".into(), kind, patience: PATIENCE }, plan)
+    run(&Target { socket, control, export: "disk".into(), kind, patience: PATIENCE, draws: true }, plan)
 }
 
 fn plan(seed: u64, cuts: u32, blocks: bool) -> Plan {

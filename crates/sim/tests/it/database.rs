@@ -279,6 +279,19 @@ fn until(executor: &mut Executor, is_done: impl Fn() -> bool) {
     }
 }
 
+/// Runs a task by itself to its end.
+fn completed<T: 'static, V: Future<Output = T> + 'static>(task: impl FnOnce(Handle) -> V) -> T {
+    let mut executor = Executor::new();
+    let result = Rc::new(RefCell::new(None));
+    let (slot, task) = (Rc::clone(&result), task(executor.handle()));
+    executor.spawn(async move {
+        let value = task.await;
+        *slot.borrow_mut() = Some(value);
+    });
+    until(&mut executor, || result.borrow().is_some());
+    result.take().expect("it has ended")
+}
+
 /// Runs a task on the model, where nothing takes time: it yields to the others in the middle of each transaction.
 async fn work_on_model(db: Db<AnyFs>, task: u8, port: ModelPort, handle: Handle, history: History) {
     let (rows, marks) = (db.tree("rows").unwrap(), db.tree("marks").unwrap());
@@ -308,6 +321,15 @@ async fn work_on_model(db: Db<AnyFs>, task: u8, port: ModelPort, handle: Handle,
 
 /// Runs on the model and checks states after cuts at drawn positions. Returns the number of states and the first fault.
 fn states_on_model(kind: DeviceKind, scene: &Scene, seed: u64, cuts: u64) -> (u64, Option<String>) {
+    let (port, history) = history_on_model(kind, scene);
+    let scene = scene.clone();
+    states_after(&port, &history, (seed, cuts), |woken, handle, acked| {
+        verify(Rc::new(woken), handle, scene.clone(), acked)
+    })
+}
+
+/// Runs on the model. Returns it, and what was acknowledged when.
+fn history_on_model(kind: DeviceKind, scene: &Scene) -> (ModelPort, Vec<(LogPos, [u32; TASKS as usize])>) {
     let port = ModelPort::new(kind.policy(), (64 << 20) / 4096, scene.flush).with_share_blocks_max(256);
     let mut executor = Executor::new();
     let made = Rc::new(RefCell::new(None));
@@ -332,10 +354,7 @@ fn states_on_model(kind: DeviceKind, scene: &Scene, seed: u64, cuts: u64) -> (u6
         });
     }
     until(&mut executor, || running.get() == 0);
-    let scene = scene.clone();
-    states_after(&port, &history.take(), (seed, cuts), |woken, handle, acked| {
-        verify(Rc::new(woken), handle, scene.clone(), acked)
-    })
+    (port, history.take())
 }
 
 /// Checks states after cuts at drawn positions of a history, which says what was acknowledged at each. Returns the number of states and
@@ -355,15 +374,7 @@ fn states_after<A: Copy, V: Future<Output = Result<R, String>> + 'static, R: 'st
         let exploration =
             Exploration { exhaustive_atoms_max: 1, random_draws: 3, seed: seed + cut, pairs: false };
         let tried = port.after_cut(upto, exploration, |woken| {
-            let mut executor = Executor::new();
-            let verified = Rc::new(RefCell::new(None));
-            let (slot, verify) = (Rc::clone(&verified), verify(woken, executor.handle(), acked));
-            executor.spawn(async move {
-                let result = verify.await;
-                *slot.borrow_mut() = Some(result);
-            });
-            until(&mut executor, || verified.borrow().is_some());
-            let verified = verified.take().expect("it has ended");
+            let verified = completed(|handle| verify(woken, handle, acked));
             verified.map(drop).map_err(|fault| format!("cut at {}: {fault}", upto.0))
         });
         match tried {
@@ -381,6 +392,50 @@ fn what_was_committed_is_in_every_state_that_the_contract_allows() {
         let (states, fault) = states_on_model(DeviceKind::D1, &scene, seed, 40);
         assert_eq!(fault, None, "seed {seed}, after {states} states");
         assert!(states > 200, "{states}");
+    }
+}
+
+/// Opens the database that a cut left, and does no more.
+async fn recover(port: Rc<dyn BlockPort>, handle: Handle, scene: Scene) -> Result<Recovery, String> {
+    let vfs = mount(port, handle.clone(), &scene).await?;
+    Ok(open(&vfs.process(Creds::ROOT), handle, scene.config).await?.1)
+}
+
+/// A cut in any step of a recovery leaves an equally good start for the next one (database §7).
+#[test]
+fn a_recovery_that_is_cut_is_as_good_a_start() {
+    let few = |seed| Exploration { exhaustive_atoms_max: 1, random_draws: 1, seed, pairs: false };
+    let chosen = ["DWB-ON/OJ", "DWB-OFF/DJ", "DWB-OFF/SADJ"];
+    let safe = safe_scenes().into_iter().filter(|(name, _)| chosen.contains(name));
+    let on_f2fs = ("DWB-ON/F2FS", Scene::f2fs(FlushMode::RangeFlush, config()));
+    for (seed, (name, scene)) in (100..).zip(safe.chain([on_f2fs])) {
+        let (port, history) = history_on_model(DeviceKind::D4, &scene);
+        let (first, last) = (history[0].0.0, port.position().0);
+        let mut stream = RandomStream::new(seed, "database.recoveries");
+        let (mut states, mut redone, mut rolled_back) = (0, 0, 0);
+        for cut in 0..4 {
+            let upto = LogPos(first + stream.below(u64::from(last - first) + 1) as u32);
+            let acked = history.iter().rev().find(|(position, _)| *position <= upto).expect("the first is").1;
+            let tried = port.after_cut(upto, few(seed + cut), |woken| {
+                let (port, again) = (Rc::new(woken.clone()), scene.clone());
+                let recovery = completed(|handle| recover(port, handle, again))?;
+                redone += recovery.changes_redone;
+                rolled_back += recovery.rolled_back;
+                for nested in 0..2 {
+                    let upto = LogPos(stream.below(u64::from(woken.position().0) + 1) as u32);
+                    let (count, _) = woken.after_cut(upto, few(seed + nested), |woken| {
+                        let (port, scene) = (Rc::new(woken), scene.clone());
+                        completed(|handle| verify(port, handle, scene, acked))
+                            .map(drop)
+                            .map_err(|fault| format!("cut again at {}: {fault}", upto.0))
+                    })?;
+                    states += count;
+                }
+                Ok::<_, String>(())
+            });
+            tried.unwrap_or_else(|fault| panic!("{name}, seed {seed}: cut at {}: {fault}", upto.0));
+        }
+        assert!(states > 40 && redone > 100 && rolled_back > 0, "{name}: {states}, {redone}, {rolled_back}");
     }
 }
 

@@ -8,3 +8,4 @@ mod golden_files;
 mod host_ftl;
 mod ordered_stack;
 mod raw_on_layer;
+mod without_content;

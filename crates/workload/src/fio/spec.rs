@@ -271,7 +271,7 @@ pub struct Placement {
 pub struct ZoneRules {
     /// Size of a zone that the file names, in sectors; the device decides.
     pub blocks: Option<u64>,
-    /// Zones that may be written in part at a time; 0 is no limit.
+    /// Zones that may be written in part at a time; 0 is what the device allows.
     pub open_max: u32,
 }
 

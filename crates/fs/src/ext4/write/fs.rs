@@ -202,17 +202,21 @@ impl State {
         Ok((addr, count as u32))
     }
 
-    /// Number of pages from one on, of at most `count`, that were all written.
-    fn written_pages(&mut self, ino: layout::Ino, first: u64, count: u64) -> Step<u64> {
-        let mut done = 0;
-        while done < count {
-            let span = self.span(ino, first + done)?;
-            if span.written(first + done).is_none() {
-                break;
+    /// Number of pages from one on, of at most `count`, that were all written and have a content on the disk.
+    fn written_pages(
+        &mut self,
+        ino: layout::Ino,
+        first: u64,
+        count: u64,
+        has_content: impl Fn(Addr) -> bool,
+    ) -> Step<u64> {
+        for done in 0..count {
+            let at = self.span(ino, first + done)?.written(first + done);
+            if !at.is_some_and(&has_content) {
+                return Ok(done);
             }
-            done = span.end - first;
         }
-        Ok(done.min(count))
+        Ok(count)
     }
 
     /// Allocates a part of a range that has no room yet; returns the page up to which all pages have room.
@@ -520,7 +524,11 @@ impl Ext4 {
         count: u64,
     ) -> Result<u64> {
         // Room is claimed before the first SHARE: that may take a commit, which waits for what has begun.
-        let mut count = self.run(|state| state.written_pages(from, first, count)).await?;
+        let has_content = |at| self.has_content(at);
+        let mut count = self.run(|state| state.written_pages(from, first, count, has_content)).await?;
+        if count == 0 {
+            return Ok(0);
+        }
         let room = |count| {
             move |state: &mut State| state.reserve(to, (to_first * BLOCK, (to_first + count) * BLOCK))
         };
@@ -575,7 +583,21 @@ impl Ext4 {
         }
         let ended = self.end_data(&mut tickets).await;
         self.tickets.give_back(tickets);
+        if done < count {
+            // No page of the target is in memory, so nobody else has claimed this room.
+            let rest = (to_first + done, to_first + count);
+            let given_back = self.change(|state| {
+                state.end_claim(to, rest.0, rest.1);
+                Ok(())
+            });
+            given_back.await?;
+        }
         result.and(ended).map(|()| done)
+    }
+
+    /// Whether the disk has a content at an address.
+    fn has_content(&self, at: Addr) -> bool {
+        self.port.has_content(Block(at.0))
     }
 
     /// Gives the first pages in a row their blocks. The caller has to submit them at once, and then to call [`Self::end_write`].
@@ -883,6 +905,10 @@ impl Engine for Ext4 {
         self.options.journaling != Journaling::Journal && self.port.share_blocks_max() > 0
     }
 
+    fn set_pages_max(&self) -> u64 {
+        self.at_once_max().unwrap_or(self.port.share_blocks_max().into())
+    }
+
     fn at_once_max(&self) -> Option<u64> {
         (self.options.journaling == Journaling::Journal).then(|| self.data_blocks_max() as u64)
     }
@@ -1008,7 +1034,8 @@ impl Homes for Ext4 {
     }
 
     async fn has_home(&self, ino: layout::Ino, index: u64) -> Result<bool> {
-        Ok(self.run(|state| state.span(ino, index)).await?.written(index).is_some())
+        let home = self.run(|state| state.span(ino, index)).await?.written(index);
+        Ok(home.is_some_and(|home| self.has_content(home)))
     }
 
     async fn is_settled(&self, ino: layout::Ino) -> Result<bool> {

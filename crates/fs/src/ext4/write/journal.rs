@@ -453,8 +453,19 @@ impl Journal {
             log.set_tail();
             log.leaving = home.iter().map(|(addr, committed)| (*addr, committed.payload.clone())).collect();
         }
-        let requests = self.to_places(home);
-        let done = answers(requests.into_iter().map(|request| self.port.submit(request))).await;
+        let submit = |request| {
+            let share = if let Request::Share(share) = &request { Some(share.clone()) } else { None };
+            (self.port.submit(request), share)
+        };
+        let under_way: Vec<_> = self.to_places(home).into_iter().map(submit).collect();
+        let mut done = Ok(());
+        for (ticket, share) in under_way {
+            let mut ended = answer(ticket).await;
+            if let (Err(_), Some(share)) = (ended, share) {
+                ended = self.write_home(&share).await;
+            }
+            done = done.and(ended);
+        }
         // After an error the places have old contents.
         done?;
         self.log.borrow_mut().leaving.clear();
@@ -462,6 +473,24 @@ impl Journal {
             self.flush().await?;
         }
         self.write_superblock().await
+    }
+
+    /// Writes what a SHARE was to bring to its places, and which the device has refused: it had no room for copies, say.
+    async fn write_home(&self, share: &Share) -> Result<()> {
+        let blocks: Vec<(Addr, Payload)> = {
+            let log = self.log.borrow();
+            let places =
+                share.remaps.iter().flat_map(|remap| remap.dst.0..remap.dst.0 + u64::from(remap.count));
+            places
+                .filter_map(|place| log.leaving.get_key_value(&Addr(place)))
+                .map(|(at, it)| (*at, it.clone()))
+                .collect()
+        };
+        let mut counts = self.counts.get();
+        counts.shared_blocks -= blocks.len() as u64;
+        counts.home_writes += blocks.len() as u64;
+        self.counts.set(counts);
+        answers(runs(blocks).into_iter().map(|write| self.port.write(write))).await
     }
 
     /// Requests that bring blocks to their places, and counts them.

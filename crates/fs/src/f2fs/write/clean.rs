@@ -218,16 +218,25 @@ impl F2fs {
     }
 
     pub(super) async fn move_data(&self, valid: Vec<(Addr, Owner)>) -> std::result::Result<(), Errno> {
+        // A checkpoint that frees one of these blocks meanwhile does not discard it before it was read.
+        let reading = self.begin_read();
+        let moved = self.move_read(valid).await;
+        self.end_read(reading);
+        moved
+    }
+
+    async fn move_read(&self, valid: Vec<(Addr, Owner)>) -> std::result::Result<(), Errno> {
         let mut wanted = Vec::with_capacity(valid.len());
         for (addr, owner) in valid {
             if self.run(|state| state.data_of(addr, owner)).await?.is_some() {
                 wanted.push((addr, owner));
             }
         }
-        let is_shared = self.options.clean_by == CleanBy::Share;
-        let runs = wanted.chunk_by(|(one, _), (next, _)| one.0 + 1 == next.0);
+        let is_shared = |at: Addr| self.options.clean_by == CleanBy::Share && self.has_content(at);
+        let runs =
+            wanted.chunk_by(|&(one, _), &(next, _)| one.0 + 1 == next.0 && is_shared(one) == is_shared(next));
         let read = |run: &[(Addr, Owner)]| self.port.read(Geometry::block(run[0].0), run.len() as u32);
-        let reads: Vec<_> = runs.map(|run| (run, (!is_shared).then(|| read(run)))).collect();
+        let reads: Vec<_> = runs.map(|run| (run, (!is_shared(run[0].0)).then(|| read(run)))).collect();
         let number = self.begin_write(Nid(0));
         let mut moved = Moved::default();
         let mut result = Ok(());
@@ -255,7 +264,10 @@ impl F2fs {
         self.submit_shared(&mut moved);
         self.submit_moved(&mut moved);
         self.end_placing(number);
-        let answered = answers(moved.tickets).await;
+        let mut answered = answers(moved.tickets).await;
+        for (ticket, share) in moved.shares {
+            answered = answered.and(self.shared_or_copied(ticket, &share).await);
+        }
         if answered.is_err() {
             // Addresses in memory lead to places without contents; no checkpoint may say so.
             self.failed.set(true);
@@ -330,7 +342,7 @@ impl F2fs {
                 metrics.shares += 1;
                 metrics.shared_data_blocks += u64::from(shared);
             }
-            moved.tickets.push(self.submit_share(share));
+            moved.shares.push((self.submit_share(share.clone()), share));
         }
     }
 
@@ -423,6 +435,7 @@ struct Moved {
     /// A SHARE that is not submitted yet, and the number of its blocks.
     share: Share,
     shared: u32,
+    shares: Vec<(Ticket, Share)>,
     tickets: Vec<Ticket>,
     places: Vec<Addr>,
 }

@@ -16,8 +16,8 @@ use crate::engine::errno;
 use crate::engine::{
     Engine, Fields, Listed, Nodes, device_number, node_kind, read_runs, stamp, time, vfs_kind,
 };
-use crate::order::answers;
-use crate::port::{BLOCK_BYTES, Block, Selection, Share, Write, bytes_of};
+use crate::order::{answers, errno_of};
+use crate::port::{BLOCK_BYTES, Block, PortError, Remap, Selection, Share, Ticket, Write, bytes_of};
 use crate::set::{self, Homes, Page, PagePair, Scratch};
 use crate::vfs::{
     Attr, Barrier, DirtyPage, Errno, Ino, Kind, Limits, NewNode, PageRun, RenameMode, Result, SetPart,
@@ -592,6 +592,28 @@ impl F2fs {
 }
 
 impl F2fs {
+    /// Whether the disk has a content at an address.
+    pub(super) fn has_content(&self, at: Addr) -> bool {
+        self.port.has_content(Geometry::block(at))
+    }
+
+    /// Waits for a SHARE. One that is refused is done by copying, unless something may have been ordered behind it: the device had no room for
+    /// its copies, say.
+    pub(super) async fn shared_or_copied(&self, ticket: Ticket, share: &Share) -> Result<()> {
+        let refused = match ticket.completed().await {
+            Err(PortError::Device(error)) if !self.is_dual() => error,
+            answer => return answer.map(drop).map_err(|error| errno_of(&error)),
+        };
+        for &Remap { dst, src, count } in &share.remaps {
+            let contents = self.port.read(src, count).completed().await;
+            // The reason of a disk that works no more is the first one.
+            let contents = contents.map_err(|_| errno_of(&PortError::Device(refused.clone())))?;
+            let write = Write { tags: share.tags, ..Write::new(dst, contents.into_vec()) };
+            answers([self.submit_data(write, Order::Within)]).await?;
+        }
+        Ok(())
+    }
+
     /// The block of a page, if it may be overwritten and has what the page shows.
     fn home(&self, state: &mut State, ino: Nid, index: u64) -> Step<Option<Addr>> {
         let there = self.place_there(state, ino, index)?;
@@ -608,7 +630,10 @@ impl F2fs {
 
     /// Whether the content of a page is at its place on the disk.
     fn may_share(&self, state: &State, page: (Nid, u64), at: Addr) -> bool {
-        at.is_place() && !state.blocks.contains_key(&page) && !self.moving.borrow().contains_key(&at)
+        at.is_place()
+            && !state.blocks.contains_key(&page)
+            && !self.moving.borrow().contains_key(&at)
+            && self.has_content(at)
     }
 
     /// Gives pages new places, which take over the blocks of another file by one SHARE; returns how many, 0 if the first block of the
@@ -652,10 +677,13 @@ impl F2fs {
             }
             done += 1;
         }
-        let ticket = (done > 0).then(|| self.submit_share(share));
+        let ticket = (done > 0).then(|| self.submit_share(share.clone()));
         self.end_placing(number);
         self.state.borrow_mut().metrics.written_pages += done;
-        let answered = answers(ticket).await;
+        let answered = match ticket {
+            Some(ticket) => self.shared_or_copied(ticket, &share).await,
+            None => Ok(()),
+        };
         if self.is_dual() {
             self.note_volatile(to);
         }
@@ -686,7 +714,7 @@ pub(super) struct Placed {
     pub(super) count: usize,
     /// Why no more pages were placed.
     pub(super) result: Result<()>,
-    pub(super) tickets: Vec<crate::port::Ticket>,
+    pub(super) tickets: Vec<Ticket>,
 }
 
 impl Engine for F2fs {
@@ -811,6 +839,10 @@ impl Engine for F2fs {
 
     fn has_sets(&self) -> bool {
         self.shares_pages()
+    }
+
+    fn set_pages_max(&self) -> u64 {
+        Homes::share_max(self)
     }
 
     async fn share_pages(&self, from: (Nid, u64), to: (Nid, u64), count: u64) -> Result<u64> {
@@ -965,7 +997,7 @@ impl Homes for F2fs {
 
     async fn has_home(&self, ino: Nid, index: u64) -> Result<bool> {
         self.change(|state| state.make_blocks(ino)).await?;
-        self.run(|state| Ok(self.home(state, ino, index)?.is_some())).await
+        self.run(|state| Ok(self.home(state, ino, index)?.is_some_and(|home| self.has_content(home)))).await
     }
 
     /// In order, it is known only that a checkpoint or fsync is dispatched; then fsync makes it durable.

@@ -2,6 +2,7 @@
 //!
 //! Place in the data flow: part of the [`state`](super::state); [`space`](super::space) allocates and frees blocks with it.
 
+use super::super::appended::missing;
 use super::super::layout::bytes::block_bit;
 use super::super::layout::summary::Summary;
 use super::super::layout::{Geometry, Log, SEGMENT_BLOCKS, SegNo};
@@ -260,17 +261,12 @@ impl Space {
         written: &[u32],
     ) -> Result<(), String> {
         let per_section = geometry.segments_per_section;
+        if let Some(missing) = missing(geometry, checkpoint, sit, written).next() {
+            return Err(missing);
+        }
         for segment in (0..geometry.main_segments).map(SegNo) {
             let (section, first) = (segment.0 / per_section, segment.0 % per_section * SEGMENT_BLOCKS);
-            let (entry, here) = (&sit[segment.0 as usize], written[section as usize].saturating_sub(first));
-            let cursor = checkpoint.cursors.iter().find(|cursor| cursor.segment == segment);
-            let last = (0..SEGMENT_BLOCKS).rev().find(|&offset| entry.is_valid(offset));
-            let needed = last.map_or(0, |last| last + 1).max(cursor.map_or(0, |cursor| cursor.offset.into()));
-            if needed > here {
-                return Err(format!(
-                    "segment {segment} has {needed} blocks according to the checkpoint, and {here} are written"
-                ));
-            }
+            let here = written[section as usize].saturating_sub(first);
             let is_of_log = checkpoint.cursors.iter().any(|cursor| cursor.segment.0 / per_section == section);
             let is_unwritten = written[section as usize] == 0 || is_of_log && here == 0;
             if self.free.contains(segment) && !is_unwritten {

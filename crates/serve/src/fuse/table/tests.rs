@@ -172,6 +172,85 @@ fn each_change_of_a_file_with_sets_of_one_write_is_released() {
     });
 }
 
+/// Writes that come at once are one set after the other: together they are larger than a set. One that is refused is forgotten; it stayed,
+/// and every later one was refused with it.
+#[test]
+fn regression_sets_of_one_write_do_not_add_up() {
+    with_file(async |table, number, [file, other]| {
+        table.begin_atomic(file, Until::Written).await.unwrap();
+        let most = table.set_bytes_max(0);
+        let written = table.write(file, 0, &vec![2; most + 5000], From::Program, false).await.unwrap().0;
+        assert_eq!(written as usize, most, "as `write` may do");
+        let large = vec![3; most / 2 + 4096];
+        let mut writes: Vec<_> = [file, other, file]
+            .into_iter()
+            .map(|handle| Box::pin(table.write(handle, 0, &large, From::Direct, false)))
+            .collect();
+        std::future::poll_fn(|context| {
+            writes.retain_mut(|write| match write.as_mut().poll(context) {
+                std::task::Poll::Ready(written) => {
+                    assert_eq!(written.unwrap().0 as usize, large.len());
+                    false
+                }
+                std::task::Poll::Pending => true,
+            });
+            if writes.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        })
+        .await;
+        drop(writes);
+        assert_eq!(seen(&table, number, other).await, (3, most as u64));
+        table.write(file, most as u64, &large, From::Program, false).await.unwrap();
+        let size = (most + large.len()) as u64;
+        let refused = table.allocate(other, (0, size), Room::Zeros { keep_size: false }, false).await;
+        assert_eq!(refused.map(drop), Err(Errno::EFBIG));
+        assert_eq!(seen(&table, number, file).await, (3, size));
+        put(&table, other, 4, 100).await;
+        table.sync(other, SyncKind::All).await.unwrap();
+        assert_eq!(seen(&table, number, file).await, (4, size));
+    });
+}
+
+/// A power cut takes what a file withholds; what is written after it is only a part of a set. It was released as one.
+#[test]
+fn regression_a_set_that_spans_a_cut_is_not_released() {
+    with_file(async |table, number, [file, other]| {
+        for round in 0..2 {
+            table.begin_atomic(file, Until::Close).await.unwrap();
+            put(&table, file, 2, 2000).await;
+            let files = table.open_files();
+            table.release(file).await;
+            table.release(other).await;
+            table.reopen(files).await;
+            put(&table, file, 3, 100).await;
+            let synced = match round {
+                0 => table.sync(other, SyncKind::Data).await,
+                _ => table.sync_set(&[number], SyncKind::Data).await,
+            };
+            assert_eq!(synced, Err(Errno::EIO));
+            assert_eq!(seen(&table, number, other).await.1, 1000, "round {round}");
+            assert_eq!(table.sync_set(&[number], SyncKind::Data).await, Ok(()));
+        }
+        assert_eq!(seen(&table, number, other).await, (1, 1000));
+        put(&table, file, 4, 100).await;
+        table.sync_set(&[number], SyncKind::Data).await.unwrap();
+        assert_eq!(seen(&table, number, other).await, (4, 1000));
+    });
+}
+
+#[test]
+fn a_set_of_files_releases_nothing_of_what_another_program_has_started() {
+    with_file(async |table, number, [file, other]| {
+        table.begin_atomic(other, Until::Close).await.unwrap();
+        table.begin_atomic(file, Until::Commit).await.unwrap();
+        put(&table, file, 2, 2000).await;
+        assert_eq!(table.sync_set(&[number], SyncKind::All).await, Err(Errno::EBUSY));
+        assert_eq!(seen(&table, number, other).await, (2, 1000));
+        table.abort(file).await.unwrap();
+        assert_eq!(seen(&table, number, other).await, (1, 1000));
+        table.sync_set(&[number], SyncKind::All).await.unwrap();
+    });
+}
+
 #[test]
 fn set_group_id_without_execution_by_the_group_stays() {
     let modes = [0o644, 0o4755, 0o2755, 0o6755, 0o2745, 0o6745];
