@@ -338,7 +338,9 @@ impl<E: Engine> Fs for E {
     async fn unlink(&self, dir: Ino, name: &[u8], now: Timestamp) -> Result<()> {
         let dir = number::<E>(dir)?;
         let gone = self.change(|state| state.unlink(dir, name, now)).await?;
-        self.destroy(gone).await
+        // The name is gone. What cannot be freed now is freed by recovery.
+        let _ = self.destroy(gone).await;
+        Ok(())
     }
 
     async fn rmdir(&self, dir: Ino, name: &[u8], now: Timestamp) -> Result<()> {
@@ -354,7 +356,9 @@ impl<E: Engine> Fs for E {
     ) -> Result<()> {
         let (from, to) = ((number::<E>(from.0)?, from.1), (number::<E>(to.0)?, to.1));
         let gone = self.change(|state| state.rename(from, to, mode, now)).await?;
-        self.destroy(gone).await
+        // As after `unlink`.
+        let _ = self.destroy(gone).await;
+        Ok(())
     }
 
     async fn readlink(&self, ino: Ino) -> Result<Box<[u8]>> {

@@ -114,7 +114,7 @@ const BAD: [(&str, &str); 283] = [
     ("threads new.weir --memory 64MiB", "[FILE] cannot be used with --memory <SIZE>"),
     ("threads --memory 64MiB --worst", "--memory cannot be used with --worst"),
     ("threads --memory 64MiB --overwrite", "--memory cannot be used with --overwrite"),
-    ("threads good.toml --create 64MiB --accept-damage", "--create <SIZE> cannot be used with --accept-damage"),
+    ("threads good.toml --create 64MiB --accept-damage", "--create cannot be used with --accept-damage"),
     (
         "threads --memory 64MiB --ftl pblke",
         "--ftl cannot be `pblke`: expected pblk, rings, map, lines, pool or qblke; did you mean `pblk`?",

@@ -146,6 +146,30 @@ fn overlapping() -> Vec<Ops> {
     all
 }
 
+/// Sequences in which a file becomes shorter in the middle of a page and longer again: what was cut off must not come back. Something else
+/// makes the lengths durable, or a sync of the file does.
+fn cut_off() -> Vec<Ops> {
+    let file = || "foo".to_owned();
+    let longer = [
+        Op::Truncate(file(), 9_000),
+        Op::Write(file(), 12_288, 100),
+        Op::Direct(file(), 12_288, 4_096),
+        Op::Allocate(file(), 8_192, 12_000),
+    ];
+    let other = || Op::Append("bar".into(), 100);
+    let syncs = [vec![other(), Op::Fsync("bar".into())], vec![Op::Fdatasync(file())], vec![Op::Sync]];
+    let mut all = Vec::new();
+    for longer in longer {
+        for syncs in &syncs {
+            let mut ops = vec![write("foo", LONG), Op::Creat("bar".into()), Op::Sync];
+            ops.extend([Op::Truncate(file(), 2_500), longer.clone()]);
+            ops.extend_from_slice(syncs);
+            all.push(Ops(ops));
+        }
+    }
+    all
+}
+
 /// Adds operations on the content of one file.
 fn contents(file: &'static str, cores: &mut Vec<Core>) {
     let path = || file.to_owned();
@@ -207,6 +231,7 @@ fn persistence(core: &Core) -> Vec<Op> {
 /// Returns all sequences of one operation.
 pub fn seq1() -> Vec<Ops> {
     let mut all = overlapping();
+    all.extend(cut_off());
     for core in cores() {
         for call in persistence(&core) {
             let mut plain = core.needs.clone();

@@ -479,13 +479,23 @@ impl Judge<'_> {
                 self.since(floor)
             )));
         }
+        // What was cut off before the file got the length that it has is not there: a page may be older than the length, but not with bytes
+        // that no version of so late had.
+        let left = |version: usize| {
+            let with_length = (0..versions.len()).filter(|&at| versions[at].len() == found.len());
+            let kept = with_length.map(|at| {
+                versions[version..=at.max(version)].iter().map(|bytes| bytes.len()).min().unwrap_or(0)
+            });
+            &versions[version][..kept.max().unwrap_or(found.len()).min(versions[version].len())]
+        };
+        let left: Vec<&[u8]> = (0..versions.len()).map(left).collect();
         for (index, page) in found.chunks(PAGE_BYTES).enumerate() {
             let start = index * PAGE_BYTES;
             let is_like = |bytes: &&&[u8]| {
                 let version = &bytes[start.min(bytes.len())..(start + page.len()).min(bytes.len())];
                 page[..version.len()] == *version && page[version.len()..].iter().all(|&byte| byte == 0)
             };
-            if versions.iter().any(|bytes| is_like(&bytes)) || is_new && page.iter().all(|&byte| byte == 0) {
+            if left.iter().any(|bytes| is_like(&bytes)) || is_new && page.iter().all(|&byte| byte == 0) {
                 continue;
             }
             // The message names the first byte that differs from the newest version.

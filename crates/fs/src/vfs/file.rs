@@ -431,6 +431,8 @@ impl<F: Fs> File<F> {
             false => (offset.div_ceil(PAGE), end / PAGE),
         };
         if first < last {
+            // Nobody reads a page of the range meanwhile, which would have its old content for good.
+            let _range = inode.ranges.lock(first, last, true).await;
             // Dirty pages are written first: if the file system refuses, their contents are still there.
             vfs.flush_range(inode, (first, last)).await?;
             vfs.0.fs.punch_pages(inode.ino, first, last - first, vfs.timestamp()).await?;

@@ -24,10 +24,25 @@ pub(crate) const PAGE: u64 = PAGE_BYTES as u64;
 /// Number of pages for which room is reserved at once.
 const CHUNK_PAGES: u64 = 256;
 
+/// The bytes of a page behind the end of its file.
+enum Tail {
+    /// Zeros, in memory and on the disk.
+    Zeros,
+    /// Zeros from now on; the disk has something else.
+    Changed,
+    /// The page is in use.
+    Busy,
+    /// The page is not in memory.
+    Absent,
+    /// The page needs room before it can change.
+    Homeless,
+}
+
 /// Outcome of a step at one page.
 enum Step {
     /// The step is done.
     Done,
+
     /// The page is being read.
     Busy,
     /// The page is not in memory.
@@ -478,13 +493,18 @@ impl<F: Fs> Vfs<F> {
         let mut is_reserved = withholds;
         loop {
             match self.zero_page_tail(inode, index, tail, is_reserved) {
-                Some(Step::Done) if self.0.fs.at_once_max().is_some() && !withholds => {
+                // Before the length changes: what is cut off, or was left there by a power cut, never comes back with a later length. What
+                // is journalled goes there in order.
+                Tail::Changed if !withholds => {
                     return self.write_range(inode, (index, index + 1), WriteCause::Sync).await;
                 }
-                Some(Step::Done) => return Ok(()),
-                Some(Step::Busy) => inode.changed.wait().await,
-                Some(Step::Absent) => drop(self.fill(inode, (index, index + 1)).await?),
-                None => {
+                Tail::Zeros if self.0.fs.at_once_max().is_some() && !withholds => {
+                    return self.write_range(inode, (index, index + 1), WriteCause::Sync).await;
+                }
+                Tail::Zeros | Tail::Changed => return Ok(()),
+                Tail::Busy => inode.changed.wait().await,
+                Tail::Absent => drop(self.fill(inode, (index, index + 1)).await?),
+                Tail::Homeless => {
                     self.0.fs.reserve(inode.ino, (index * PAGE, size)).await?;
                     is_reserved = true;
                 }
@@ -492,29 +512,29 @@ impl<F: Fs> Vfs<F> {
         }
     }
 
-    /// Zeroes page `index` from `tail` on and makes it dirty, or returns what is missing first; `None` if that is room.
-    fn zero_page_tail(&self, inode: &Rc<Inode>, index: u64, tail: usize, is_reserved: bool) -> Option<Step> {
+    /// Zeroes page `index` from `tail` on and makes it dirty, or returns what is missing first.
+    fn zero_page_tail(&self, inode: &Rc<Inode>, index: u64, tail: usize, is_reserved: bool) -> Tail {
         let mut pages = self.0.pages.borrow_mut();
         let withholds = inode.withholds();
-        let Some(slot) = pages.find(inode.owner, index) else { return Some(Step::Absent) };
+        let Some(slot) = pages.find(inode.owner, index) else { return Tail::Absent };
         if is_busy(pages.state(slot), withholds) {
-            return Some(Step::Busy);
+            return Tail::Busy;
         }
         // A page that was zeroed when it was read is right in memory, but not on the disk.
         if !pages.has_stale_tail(slot) && has_zero_tail(pages.payload(slot), tail) {
-            return Some(Step::Done);
+            return Tail::Zeros;
         }
         if !is_reserved {
-            return None;
+            return Tail::Homeless;
         }
         zero_tail(pages.payload_mut(slot), tail);
         if withholds {
             pages.withhold(slot, self.now());
-            return Some(Step::Done);
+            return Tail::Changed;
         }
         pages.make_dirty(slot, self.now());
         drop(pages);
         self.queue_dirty(inode);
-        Some(Step::Done)
+        Tail::Changed
     }
 }

@@ -63,6 +63,38 @@ fn posix() {
     }
 }
 
+/// A commit makes the lengths of all files durable, but no pages. What was cut off from the last page before was still on the disk, and came
+/// back with a later length.
+#[test]
+fn regression_what_was_truncated_does_not_come_back_after_a_cut() {
+    let image = volume(64);
+    let mut bed = mounted(&image);
+    let vfs = bed.vfs.clone();
+    bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        let create = async |name: &str| root.open(name, OpenFlags::READ_WRITE.create(), 0o600).await.unwrap();
+        let (file, other) = (create("/file").await, create("/other").await);
+        file.pwrite(0, Source::bytes(&[b'A'; 4096])).await.unwrap();
+        file.sync(SyncKind::All).await.unwrap();
+        file.truncate(100).await.unwrap();
+        file.truncate(3000).await.unwrap();
+        other.pwrite(0, Source::bytes(b"other")).await.unwrap();
+        other.sync(SyncKind::All).await.unwrap();
+        // The mount ends here, as in a power cut.
+        std::mem::forget((file, other));
+    });
+    drop(bed);
+    let mut bed = mounted(&image);
+    let vfs = bed.vfs.clone();
+    bed.run(async move {
+        let file = vfs.process(Creds::ROOT).open("/file", OpenFlags::READ, 0).await.unwrap();
+        let mut bytes = vec![9; 4096];
+        assert_eq!(file.pread(0, Sink::bytes(&mut bytes)).await, Ok(3000));
+        assert!(bytes[..100] == [b'A'; 100] && bytes[100..3000].iter().all(|&byte| byte == 0));
+        file.close().await.unwrap();
+    });
+}
+
 #[test]
 fn random_changes_survive_mounts() {
     let image = volume(256);

@@ -84,6 +84,11 @@ impl Volume {
             }
             Err(error) => return Err(io("cannot be used".into())(error)),
         };
+        // Whoever makes this file makes the volume; another one that found the directory empty, too, changes nothing.
+        File::create_new(directory.join(LOCK)).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => VolumeError::NotEmpty(directory.to_owned()),
+            _ => io(format!("{LOCK} cannot be made"))(error),
+        })?;
         Self::fill(directory, config, host_ftl, seed).inspect_err(|_| remove(directory, new))
     }
 

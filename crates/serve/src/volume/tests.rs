@@ -5,7 +5,7 @@ use super::format::{Format, Found, PageContent, decode_page, encode_page, page_r
 use super::host::{Host, HostFiles, Part};
 use super::upgrade::{Disk, upgrade_on};
 use super::*;
-use flashweir_contract::{Content as Identity, Log, Oracle, Verdict};
+use flashweir_contract::{Content as Identity, DeviceKind, Log, Oracle, Verdict};
 use flashweir_core::random::RandomStream;
 use flashweir_core::{Address, Agenda, Command, Data, DeviceError, Instant, Lba, Lpn, Op, Payload};
 use flashweir_crash::devices::{names, tiny};
@@ -206,6 +206,33 @@ fn live_and_die(name: &str, seed: u64, boots: u32) -> u64 {
         judge(log, &device, &format!("{name}, seed {seed}, at the end"));
     }
     deaths
+}
+
+/// A process that ends inside of a journal leaves it torn, which is right as long as nothing says that the volume was closed. The next process
+/// that closed it said so, and the volume was refused for good.
+#[test]
+fn regression_a_volume_is_opened_that_was_closed_after_a_death_in_its_journal() {
+    let is_protected = |name: &&str| kind_of(&tiny(name).unwrap()) == DeviceKind::D2;
+    let mut deaths = 0;
+    for name in names().filter(is_protected).take(2) {
+        for left in (3..150).step_by(7) {
+            let place = Place::new();
+            let directory = place.join("v");
+            let config = tiny(name).unwrap();
+            Volume::create(&directory, &config, left).unwrap();
+            if let Ok((_volume, device)) = open_until(&directory, left, 100) {
+                let history = exercise(device.geometry(), left);
+                let mut sim = Sim::new(device, history);
+                while sim.device().store_error().is_none() && sim.misbehaviour().is_none() && sim.step() {}
+                deaths += u32::from(sim.device().store_error().is_some());
+            }
+            let (volume, mut device) = open(&directory);
+            Runner::default().shut_down(&mut device);
+            volume.close(&device).unwrap();
+            drop(open(&directory));
+        }
+    }
+    assert!(deaths > 20, "{deaths}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::engine::{
 };
 use crate::ext4::Inode;
 use crate::format::Kind as NodeKind;
-use crate::order::errno_of;
+use crate::order::{answer, errno_of};
 use crate::port::{BLOCK_BYTES, Block, Moment, Remap, Share, Ticket, Write};
 use crate::set::{self, Homes, Page, PagePair, Scratch};
 use crate::vfs::Ticket as VfsTicket;
@@ -539,7 +539,7 @@ impl Ext4 {
             }
             reserved => drop(reserved?),
         }
-        let (mut done, mut result, mut tickets) = (0, Ok(()), self.tickets.take());
+        let (mut done, mut result, mut shares) = (0, Ok(()), Vec::new());
         while done < count && result.is_ok() {
             let span = match self.run(|state| state.span(from, first + done)).await {
                 Ok(span) => span,
@@ -555,7 +555,7 @@ impl Ext4 {
             let mut placed = self.begin_data(to, wanted, WriteCause::Direct).await;
             if placed == Ok(None) {
                 // As in `write_pages`: a commit waits for what was begun here.
-                result = self.end_data(&mut tickets).await.and(self.turn_over().await);
+                result = self.end_shares(&mut shares).await.and(self.turn_over().await);
                 placed = self.begin_data(to, wanted, WriteCause::Direct).await;
             }
             let (number, addr, count) = match placed {
@@ -575,14 +575,14 @@ impl Ext4 {
             }
             let remap = Remap { dst: Block(addr.0), src: Block(source.0), count };
             let order = self.data_order(Order::Within);
-            tickets.push((number, self.port.share(Share { remaps: vec![remap], order, ..Share::default() })));
+            let ticket = self.port.share(Share { remaps: vec![remap], order, ..Share::default() });
+            shares.push((number, ticket, remap));
             let mut state = self.state.borrow_mut();
             state.metrics.written_pages += u64::from(count);
             state.note_dispatched(to);
             done += u64::from(count);
         }
-        let ended = self.end_data(&mut tickets).await;
-        self.tickets.give_back(tickets);
+        let ended = self.end_shares(&mut shares).await;
         if done < count {
             // No page of the target is in memory, so nobody else has claimed this room.
             let rest = (to_first + done, to_first + count);
@@ -593,6 +593,26 @@ impl Ext4 {
             given_back.await?;
         }
         result.and(ended).map(|()| done)
+    }
+
+    /// Waits for SHAREs, each with the number of its write. One that is refused is done by copying: the device had no room for its copies, say.
+    /// The blocks have their files already, so where neither is possible, or a commit may have gone ahead, the volume has failed.
+    async fn end_shares(&self, shares: &mut Vec<(u64, Ticket, Remap)>) -> Result<()> {
+        let mut result = Ok(());
+        for (number, ticket, Remap { dst, src, count }) in shares.drain(..) {
+            let mut ended = answer(ticket).await;
+            if ended.is_err() && !self.is_dual() {
+                ended = match self.port.read(src, count).completed().await {
+                    Ok(contents) => answer(self.port.write(Write::new(dst, contents.into_vec()))).await,
+                    // The reason of a disk that works no more is the first one.
+                    Err(_) => ended,
+                };
+            }
+            self.failed.set(self.failed.get() || ended.is_err());
+            self.end_write(number);
+            result = result.and(ended);
+        }
+        result
     }
 
     /// Whether the disk has a content at an address.

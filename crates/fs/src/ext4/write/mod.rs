@@ -163,6 +163,10 @@ impl Ext4 {
         state.planted = options.planted;
         state.journals_data = options.journaling == Journaling::Journal;
         let journal = Journal::open(Rc::clone(&port), journal, log, &options).await?;
+        if journal.blocks_max() <= OPERATION_BLOCKS {
+            let least = 4 * (OPERATION_BLOCKS + 1);
+            return Err(Error::Refused(format!("a journal of fewer than {least} blocks")));
+        }
         let mut fs = Self {
             volume,
             port,
