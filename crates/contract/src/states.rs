@@ -122,7 +122,7 @@ impl<'a> LegalStates<'a> {
             atoms,
             undecided,
             or_newer,
-            phase: if exhaustive { Phase::Subsets { next: 0 } } else { Phase::AllPresent },
+            phase: if exhaustive { Phase::Subsets { next: 0 } } else { Phase::NonePresent },
             random: RandomStream::new(exploration.seed, "legal states"),
             random_draws: exploration.random_draws,
             pairs: exploration.pairs,
@@ -223,6 +223,11 @@ impl<'a> LegalStates<'a> {
                         return true;
                     }
                 }
+                Phase::NonePresent => {
+                    self.fill(false);
+                    self.phase = Phase::AllPresent;
+                    return true;
+                }
                 Phase::AllPresent => {
                     self.fill(true);
                     self.phase = Phase::Missing { i: 0, j: 0 };
@@ -236,12 +241,7 @@ impl<'a> LegalStates<'a> {
                     self.phase = Phase::Missing { i, j };
                     return true;
                 }
-                Phase::Missing { .. } => self.phase = Phase::NonePresent,
-                Phase::NonePresent => {
-                    self.fill(false);
-                    self.phase = Phase::Present { i: 0, j: 0 };
-                    return true;
-                }
+                Phase::Missing { .. } => self.phase = Phase::Present { i: 0, j: 0 },
                 Phase::Present { i, j } if i < self.undecided.len() => {
                     self.fill(false);
                     self.flip(i, true);

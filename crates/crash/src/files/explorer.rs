@@ -144,22 +144,28 @@ pub(crate) fn states_at(port: &ModelPort, cut: u32, before: u64, effort: &Effort
     })
 }
 
-/// Keeps `max` of the images after all cuts: first those in which everything or nothing of the writes persisted, then
-/// random ones.
+/// Keeps `max` of the images after all cuts: first those in which nothing persisted that did not have to, which are few, and everything at
+/// the end; then one of each cut, a second one of each, and so on, in random order.
 pub(crate) fn choose<S>(by_cut: &mut [(u32, Vec<(u64, S)>)], seed: u64, max: usize) {
-    let mut ranks: BTreeMap<u64, u64> = BTreeMap::new();
-    for (_, states) in &*by_cut {
-        for (index, (image, _)) in states.iter().enumerate() {
-            let is_end = index == 0 || index + 1 == states.len();
-            let rank = if is_end { 0 } else { mix(image ^ seed).max(1) };
-            let known = ranks.entry(*image).or_insert(rank);
+    let mut ranks: BTreeMap<u64, usize> = BTreeMap::new();
+    for (at, (_, states)) in by_cut.iter().enumerate() {
+        // Nothing comes first. Everything comes next, or last where all subsets are tried.
+        let is_everything =
+            |index: usize| at + 1 == by_cut.len() && (index == 1 || index + 1 == states.len());
+        let is_first = |index: usize| index == 0 || is_everything(index);
+        let mut others: Vec<usize> = (0..states.len()).filter(|&index| !is_first(index)).collect();
+        others.sort_unstable_by_key(|&index| mix(states[index].0 ^ seed));
+        let firsts = (0..states.len()).filter(|&index| is_first(index)).map(|index| (0, index));
+        for (rank, index) in firsts.chain((1..).zip(others)) {
+            let known = ranks.entry(states[index].0).or_insert(rank);
             *known = rank.min(*known);
         }
     }
-    let mut ranked: Vec<(u64, u64)> = ranks.into_iter().map(|(image, rank)| (rank, image)).collect();
+    let mut ranked: Vec<(usize, u64, u64)> =
+        ranks.into_iter().map(|(image, rank)| (rank, mix(image ^ seed), image)).collect();
     ranked.sort_unstable();
     ranked.truncate(max);
-    let chosen: BTreeSet<u64> = ranked.into_iter().map(|(_, image)| image).collect();
+    let chosen: BTreeSet<u64> = ranked.into_iter().map(|(.., image)| image).collect();
     for (_, states) in by_cut {
         states.retain(|(image, _)| chosen.contains(image));
     }

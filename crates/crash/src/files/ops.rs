@@ -163,7 +163,7 @@ impl Op {
     }
 
     /// Returns the paths that it names.
-    fn paths(&self) -> Vec<&str> {
+    pub(super) fn paths(&self) -> Vec<&str> {
         match self {
             Self::Creat(path)
             | Self::Mkdir(path)

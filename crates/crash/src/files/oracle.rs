@@ -523,13 +523,10 @@ impl Judge<'_> {
         floor: usize,
     ) -> Result<(), Violation> {
         let begun = &self.history.steps[..self.last];
-        let touches = |index: usize, of: &str| {
-            [index, index + 1].iter().any(|&state| {
-                let tree = &self.history.states[state];
-                tree.opened(of).and_then(|path| tree.find(&path)) == Some(model)
-            })
-        };
-        let splits = begun.iter().rposition(|step| matches!(step.op, Op::Aside(_) | Op::AppendHeld(_)));
+        let touches = |index: usize, of: &str| self.leads_to(index, of, model);
+        let splits = (0..begun.len()).rfind(|&at| {
+            matches!(begun[at].op, Op::Aside(_) | Op::AppendHeld(_)) && self.may_change(at, model)
+        });
         for (index, step) in begun.iter().enumerate().skip(splits.map_or(floor, |at| floor.max(at + 1))) {
             let (Op::Write(of, ..) | Op::Append(of, _)) = &step.op else { continue };
             if !touches(index, of) {
@@ -568,11 +565,11 @@ impl Judge<'_> {
     ) -> Result<(), Violation> {
         let has_steps = |step: &Step| match &step.op {
             Op::Punch(_, offset, len) => [*offset, offset + len].iter().any(|at| at % PAGE_BYTES as u64 != 0),
-            op => matches!(op, Op::Aside(_) | Op::AppendHeld(_) | Op::Copy(..)),
+            // What an atomic file withholds comes later than its attributes.
+            op => matches!(op, Op::Aside(_) | Op::AppendHeld(_) | Op::Copy(..) | Op::Atomic(_)),
         };
-        let steps = &self.history.steps[..self.last];
-        // What an atomic file withholds comes later than its attributes.
-        if steps.iter().any(|step| has_steps(step) || matches!(step.op, Op::Atomic(_))) {
+        let mut steps = self.history.steps[..self.last].iter().enumerate();
+        if steps.any(|(at, step)| has_steps(step) && self.may_change(at, model)) {
             return Ok(());
         }
         let floor = self.floors.data(model).min(self.floors.xattrs(model));
@@ -591,6 +588,22 @@ impl Judge<'_> {
                 self.since(floor)
             ))),
         }
+    }
+
+    /// Whether a path leads to an inode before an operation or after it.
+    fn leads_to(&self, operation: usize, path: &str, model: u64) -> bool {
+        [operation, operation + 1].iter().any(|&state| {
+            let tree = &self.history.states[state];
+            tree.opened(path).and_then(|path| tree.find(&path)) == Some(model)
+        })
+    }
+
+    /// Whether an operation may change an inode, or names none by a path.
+    fn may_change(&self, operation: usize, model: u64) -> bool {
+        let op = &self.history.steps[operation].op;
+        let paths = op.paths();
+        !op.plain().is_persistence()
+            && (paths.is_empty() || paths.iter().any(|path| self.leads_to(operation, path, model)))
     }
 
     /// Returns the content of a file in a state; empty if it did not exist.
