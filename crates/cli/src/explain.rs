@@ -13,7 +13,7 @@ use crate::options::{PatternArg, PreconditionArg, ResultArgs, default_preconditi
 use crate::output::thousands;
 use crate::output::{check, print_or_write, stopped};
 use crate::progress::Watch;
-use crate::run::{load, stem, threads};
+use crate::run::{failures, load, stem, threads};
 use crate::values::fraction;
 use crate::values::{real, whole};
 use clap::{Args, ValueEnum};
@@ -184,7 +184,8 @@ pub(crate) fn command(args: &ExplainArgs, cancel: &AtomicBool) -> Outcome {
     if is_stopped {
         return stopped(through, cells, in_part, || Ok(text));
     }
-    print_or_write(args.results.out.as_deref(), &text)
+    print_or_write(args.results.out.as_deref(), &text)?;
+    failures(&experiment, outcomes.iter().flatten().map(|(outcome, _)| outcome))
 }
 
 /// The scenario, or one job file on the devices of the command line.

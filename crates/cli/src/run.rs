@@ -175,7 +175,7 @@ fn execute(scenario: Scenario, shape: Shape, common: &Common, cancel: &AtomicBoo
     if !common.quiet {
         say(speed(&outcomes, cost));
     }
-    failed.note(failures(&experiment, &outcomes));
+    failed.note(failures(&experiment, outcomes.iter()));
     failed.outcome()
 }
 
@@ -279,8 +279,11 @@ fn speed(outcomes: &[experiment::Outcome], cost: Cost) -> String {
 }
 
 /// Requests that a device refused make the run a failure, after its results were shown.
-fn failures(experiment: &Experiment, outcomes: &[experiment::Outcome]) -> Outcome {
-    let failed = || outcomes.iter().enumerate().filter(|(_, outcome)| outcome.errors > 0);
+pub(crate) fn failures<'a>(
+    experiment: &Experiment,
+    outcomes: impl Iterator<Item = &'a experiment::Outcome> + Clone,
+) -> Outcome {
+    let failed = || outcomes.clone().enumerate().filter(|(_, outcome)| outcome.errors > 0);
     let Some((cell, first)) = failed().next() else { return Ok(()) };
     let count: u64 = failed().map(|(_, outcome)| outcome.errors).sum();
     Err(Failure::Run(format!(

@@ -37,6 +37,11 @@ pub trait Workload: std::fmt::Debug + Send {
         true
     }
 
+    /// When it began by its own clock, if that is later than when it was asked first: results count from there, or from the end of its ramp.
+    fn began(&self) -> Option<Instant> {
+        None
+    }
+
     /// Whether the contents that it reads back are compared with what it wrote.
     fn verifies(&self) -> bool {
         false

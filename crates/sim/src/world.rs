@@ -495,7 +495,7 @@ impl World {
         if let Some(recorder) = &mut entry.recorder {
             recorder.submitted_at_depth(entry.in_flight);
         } else if entry.setup.is_measured(now) {
-            let start = entry.started.unwrap_or(now) + entry.setup.ramp;
+            let start = entry.setup.workload.began().or(entry.started).unwrap_or(now) + entry.setup.ramp;
             let mut recorder = Recorder::new(start.min(now), self.interval);
             recorder.submitted_at_depth(entry.in_flight);
             entry.recorder = Some(recorder);

@@ -457,10 +457,10 @@ impl Handle {
     /// Takes entries of a ring for units of the user, as soon as they may enter.
     fn reserve(&mut self, count: u64) -> Result<(usize, Reserved), Fault> {
         self.laps.begin();
-        self.admit(count as u32)?;
+        let counted = self.admit(count as u32)?;
         self.laps.end(Lap::Admit);
         let reserved = self.reserve_entries(count);
-        self.shared.has_entered(count as u32);
+        self.shared.has_entered(counted);
         self.laps.end(Lap::Reserve);
         reserved
     }
@@ -524,8 +524,9 @@ impl Handle {
         Ok((ring, reserved.first))
     }
 
-    /// Waits until the limiter lets units enter, and there is room for them, beside all who have been let in and have no entries yet.
-    fn admit(&mut self, count: u32) -> Result<(), Fault> {
+    /// Waits until the limiter lets units enter, and there is room for them, beside all who have been let in and have no entries yet. Returns
+    /// how many units are counted as such.
+    fn admit(&mut self, count: u32) -> Result<u32, Fault> {
         let shared = &self.shared;
         let mut backoff = Backoff::default();
         loop {
@@ -539,7 +540,7 @@ impl Handle {
                 }
                 self.counters().gated.add(1);
                 shared.collector.wake();
-            } else if shared.may_wait(count) {
+            } else if let Some(counted) = shared.may_wait(count) {
                 let gc_runs = shared.collecting.load(Ordering::Acquire) > 0;
                 let gc_waits = shared.gc_waits.load(Ordering::Acquire);
                 let is_admitted = match &shared.limiter {
@@ -547,9 +548,9 @@ impl Handle {
                     Limiter::Scores(scores) => scores.admit_user(count, gc_runs, gc_waits),
                 };
                 if is_admitted {
-                    return Ok(());
+                    return Ok(counted);
                 }
-                shared.has_entered(count);
+                shared.has_entered(counted);
                 self.counters().limited.add(1);
                 shared.writers[self.ring].wake();
             }

@@ -1,6 +1,6 @@
 //! What all threads of an FTL share: parts, limits, and how they wake each other.
 
-use crate::assembly::{Assembly, Geometry};
+use crate::assembly::{Assembly, Geometry, REQUEST_UNITS};
 use crate::fault::Fault;
 use crate::limiter::{SharedScores, SharedWindows};
 use crate::lines::{Lines, Program};
@@ -178,22 +178,29 @@ impl Shared {
         self.lines.space.load(Ordering::Acquire) >= self.gate && !is_closed
     }
 
-    /// Notes a request of a user that is to get entries, until [`Self::has_entered`]. Who has been let in cannot be sent back, so all who wait
-    /// for entries need room together; one of them may always go on where there is room.
-    pub(crate) fn may_wait(&self, count: u32) -> bool {
-        let count = u64::from(count);
-        let before = self.waiting.fetch_add(count, Ordering::AcqRel);
-        let needed = self.gate + (before + count) as i64;
-        let fits = self.has_room() && (before == 0 || self.lines.space.load(Ordering::Acquire) >= needed);
-        if !fits {
-            self.waiting.fetch_sub(count, Ordering::AcqRel);
+    /// Whether a request of a user may wait for entries; how many of its units are counted until [`Self::has_entered`]. Who has been let in cannot
+    /// be sent back, so all who wait need room together; one of them may always go on where there is room. As long as there is far more
+    /// than all of them can ask for, none is counted: the count is one for all CPUs.
+    pub(crate) fn may_wait(&self, count: u32) -> Option<u32> {
+        let space = || self.lines.space.load(Ordering::Acquire);
+        let most = i64::from(self.geometry.workers) * REQUEST_UNITS as i64;
+        if space() >= self.gate + 2 * most {
+            return Some(0);
         }
-        fits
+        let before = self.waiting.fetch_add(count.into(), Ordering::AcqRel);
+        let needed = self.gate + before as i64 + i64::from(count);
+        let fits = self.has_room() && (before == 0 || space() >= needed);
+        if !fits {
+            self.has_entered(count);
+        }
+        fits.then_some(count)
     }
 
-    /// It has entries, or needs none.
-    pub(crate) fn has_entered(&self, count: u32) {
-        self.waiting.fetch_sub(u64::from(count), Ordering::AcqRel);
+    /// So many counted units have entries, or need none.
+    pub(crate) fn has_entered(&self, counted: u32) {
+        if counted > 0 {
+            self.waiting.fetch_sub(counted.into(), Ordering::AcqRel);
+        }
     }
 
     /// The user writes now.

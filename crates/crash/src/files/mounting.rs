@@ -73,7 +73,10 @@ fn f2fs_options(setup: Setup) -> F2fsOptions {
         true => InPlace::never(),
         false => InPlace { force: is_odd && !is_full, ..InPlace::default() },
     };
+    let (inline_data, inline_dentry) = inline(base);
     F2fsOptions {
+        inline_data,
+        inline_dentry,
         commit_mode: format.commit_mode,
         fsync: by,
         checkpoint: if is_odd && !format.is_dual() { by } else { Flushing::Flush },
@@ -89,13 +92,22 @@ fn f2fs_options(setup: Setup) -> F2fsOptions {
 
 fn alfs_options(Setup { mode, base, .. }: Setup) -> AlfsOptions {
     let is_range = mode == FlushMode::RangeFlush && base.is_multiple_of(2);
+    let (inline_data, inline_dentry) = inline(base);
     AlfsOptions {
+        inline_data,
+        inline_dentry,
         fsync: if is_range { Flushing::RangeFlush } else { Flushing::Flush },
         background: (base & FULL != 0).then(restless).or(AlfsOptions::default().background),
         // One base in four.
         fsync_checkpoints: base % 4 == 1,
         ..AlfsOptions::default()
     }
+}
+
+/// Whether new files and directories begin inside of their inodes: on one base in four directories have blocks from the beginning, on half of
+/// those files, too.
+fn inline(base: u64) -> (bool, bool) {
+    (base % 8 != 6, base % 4 != 2)
 }
 
 /// Returns background cleaning that does not wait for idle time and runs often, so that it coincides with the calls of

@@ -75,6 +75,22 @@ fn every_cell_reports_until_it_is_done() {
     assert_eq!(prepared, 4, "two devices with two seeds");
 }
 
+/// The delay was a part of the measured time, so rates were too low by as much.
+#[test]
+fn regression_a_delay_before_a_job_is_not_measured() {
+    let span = |options: &str| {
+        let mut scenario = scenario();
+        scenario.workloads.truncate(1);
+        let text = format!("[r]\nrw=randread\nbs=8k\nsize=1m\ntime_based\nruntime=20ms\n{options}");
+        scenario.workloads[0].source = Source::Fio { file: "x.fio".into(), text };
+        let experiment = Experiment::new(scenario).unwrap();
+        let outcomes = experiment.run(1, &AtomicBool::new(false), &|_| ()).unwrap();
+        outcomes[0].result.jobs[0].span_ns()
+    };
+    let without = span("");
+    assert!(span("startdelay=1s\n").abs_diff(without) < 1_000_000, "{without}");
+}
+
 #[test]
 fn cancelling_ends_the_run_without_results() {
     let mut endless = scenario();

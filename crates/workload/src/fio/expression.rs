@@ -7,7 +7,7 @@
 //! Invariants: intermediate values are exact fractions, so `(7/2*2)` is 7; the final value is truncated to a whole
 //! number. An overflow, a division by zero or a negative final value gives no number.
 
-/// Maximum nesting depth of parentheses and signs.
+/// Maximum nesting depth of parentheses, signs and powers.
 const DEPTH_MAX: u32 = 64;
 
 /// A fraction in lowest terms, with a positive denominator.
@@ -99,10 +99,15 @@ impl Reader<'_> {
 
     fn power(&mut self) -> Option<Fraction> {
         let value = self.operand()?;
-        match self.take(b"^") {
-            Some(operator) => value.apply(operator, self.power()?),
-            None => Some(value),
+        let Some(operator) = self.take(b"^") else { return Some(value) };
+        // The power on the right is a part of this one.
+        self.depth += 1;
+        if self.depth > DEPTH_MAX {
+            return None;
         }
+        let power = self.power()?;
+        self.depth -= 1;
+        value.apply(operator, power)
     }
 
     fn operand(&mut self) -> Option<Fraction> {
@@ -188,6 +193,8 @@ mod tests {
         ] {
             assert_eq!(evaluate(text, &worth), value, "{text}");
         }
-        assert_eq!(evaluate(&("(".repeat(100_000) + "1"), &worth), None, "no stack is that deep");
+        for deep in ["(".repeat(100_000), "(1".to_owned() + &"^1".repeat(200_000), "-".repeat(100_000)] {
+            assert_eq!(evaluate(&(deep + "1"), &worth), None, "no stack is that deep");
+        }
     }
 }

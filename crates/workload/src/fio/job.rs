@@ -296,6 +296,8 @@ pub struct FioJob {
     think_at: Instant,
     think_from: Instant,
     counts_from: Instant,
+    /// When its delay was over.
+    began: Option<Instant>,
     steady: Option<Box<Sought>>,
     /// Lengths of writes that will be read back, by their first sector on the device.
     written: Option<BTreeMap<u64, u32>>,
@@ -429,6 +431,7 @@ impl FioJob {
             think_left: spec.think.map_or(u32::MAX, |think| think.every),
             think_at: Instant::MAX,
             think_from: Instant::ZERO,
+            began: None,
             counts_from: if ramps { Instant::MAX } else { Instant::ZERO },
             steady: None,
             written: spec.verify.map(|_| BTreeMap::new()),
@@ -455,6 +458,7 @@ impl FioJob {
 
     /// Starts the clocks.
     fn start(&mut self, now: Instant) {
+        self.began = Some(now);
         let ramp_ends = now.saturating_add(self.spec.ramp);
         if self.spec.ramp > Duration::ZERO {
             self.counts_from = ramp_ends;
@@ -944,6 +948,10 @@ impl Workload for FioJob {
 
     fn measured(&self, now: Instant) -> bool {
         self.spec.stats && now >= self.counts_from
+    }
+
+    fn began(&self) -> Option<Instant> {
+        self.began
     }
 
     fn verifies(&self) -> bool {

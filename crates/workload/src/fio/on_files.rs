@@ -288,7 +288,10 @@ async fn run_job<F: Fs>(
                 in_flight += 1;
                 operation += 1;
                 if recorder.is_none() && work.measured(now) {
-                    recorder = Some(Recorder::new((start + job.spec.ramp).min(now), interval));
+                    recorder = Some(Recorder::new(
+                        (work.began().unwrap_or(start) + job.spec.ramp).min(now),
+                        interval,
+                    ));
                 }
                 if let Some(recorder) = &mut recorder {
                     recorder.submitted_at_depth(in_flight);

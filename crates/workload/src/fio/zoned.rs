@@ -254,6 +254,10 @@ impl Workload for Zoned {
         self.job.measured(now)
     }
 
+    fn began(&self) -> Option<Instant> {
+        self.job.began()
+    }
+
     fn log(&self) -> Option<LogSpec> {
         self.job.log()
     }

@@ -115,8 +115,11 @@ impl Blkparse {
             // Only a process, whose name may contain anything, or the time that the previous stage took.
             (Some(rest), ..) if rest.starts_with('[') || rest.starts_with('(') => None,
             (Some(lba), Some("+"), Some(size)) => Some((lba, size)),
-            // A pass-through command: a number of bytes and the command itself in hexadecimal.
+            // A pass-through command: a number of bytes, and the command itself in hexadecimal if it was kept.
             (Some(_), Some(data), _) if data.starts_with('(') => return Ok(None),
+            (Some(bytes), Some(rest), _) if bytes.parse::<u64>().is_ok() && rest.starts_with('[') => {
+                return Ok(None);
+            }
             (Some(rest), ..) => {
                 return Err(Problem::field(rest, "a range", "sector + blocks, or the process in brackets"));
             }

@@ -767,6 +767,9 @@ impl Engine for F2fs {
     }
 
     async fn resize(&self, ino: Nid, size: u64) -> Result<()> {
+        if !size.is_multiple_of(BLOCK_BYTES as u64) {
+            self.has_cut.set(true);
+        }
         self.change(|state| state.resize(ino, size)).await
     }
 

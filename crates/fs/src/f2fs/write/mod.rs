@@ -119,6 +119,8 @@ pub struct F2fs {
     asked: RefCell<Asked>,
     /// The first period whose pages that were written in place may not be durable.
     in_place_since: Cell<Option<u64>>,
+    /// Since then a file became shorter in the middle of a page: any checkpoint has its length, so it flushes that page, too.
+    has_cut: Cell<bool>,
     checkpoints_begun: Cell<u64>,
     /// Number of the last checkpoint that succeeded.
     checkpoint_ended: Cell<u64>,
@@ -252,6 +254,7 @@ impl F2fs {
             scratch: Scratch::default(),
             asked: RefCell::default(),
             in_place_since: Cell::new(None),
+            has_cut: Cell::new(false),
             checkpoints_begun: Cell::new(0),
             checkpoint_ended: Cell::new(0),
             whole_checkpoint_ended: Cell::new(0),
@@ -646,7 +649,7 @@ impl F2fs {
         // Data that were written before this point are flushed below.
         let mut flushing = self.options.checkpoint;
         let mut others: Vec<Tag> = asked.files.iter().map(|ino| Tag(u64::from(ino.0))).collect();
-        if self.flushes_all(&asked) {
+        if self.has_cut.take() || self.flushes_all(&asked) {
             self.wet.borrow_mut().clear();
             let since = self.in_place_since.take().unwrap_or(period + 1);
             others = (since..=period).take(OTHERS_MAX + 1).map(in_place_tag).collect();
