@@ -5,7 +5,7 @@
 //!
 //! Deliberately absent: what has to be in an epoch before what. Each file system knows its own.
 
-use crate::port::{BlockPort, PortError, Ticket};
+use crate::port::{BlockPort, PortError, Remap, Share, Ticket, Write};
 use crate::vfs::{Errno, Event};
 use flashweir_core::DeviceError;
 use flashweir_core::command::StreamId;
@@ -63,6 +63,22 @@ pub(crate) async fn answers(tickets: impl IntoIterator<Item = Ticket>) -> Result
 /// Waits until a request has been answered.
 pub(crate) async fn answer(ticket: Ticket) -> Result<(), Errno> {
     ticket.completed().await.map(drop).map_err(|error| errno_of(&error))
+}
+
+/// Does by reading and writing what a SHARE was to do, which the disk has refused for this reason: it had no room for its copies, say. The
+/// caller knows that nothing was ordered behind it.
+pub(crate) async fn copied(
+    port: &dyn BlockPort,
+    share: &Share,
+    reason: Errno,
+    submit: impl Fn(Write) -> Ticket,
+) -> Result<(), Errno> {
+    for &Remap { dst, src, count } in &share.remaps {
+        // The reason of a disk that works no more is the first one.
+        let contents = port.read(src, count).completed().await.map_err(|_| reason)?;
+        answer(submit(Write { tags: share.tags, ..Write::new(dst, contents.into_vec()) })).await?;
+    }
+    Ok(())
 }
 
 /// Requests of one call that are dispatched without being waited for; several may ask what became of them.

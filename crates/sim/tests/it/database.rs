@@ -280,7 +280,7 @@ fn until(executor: &mut Executor, is_done: impl Fn() -> bool) {
 }
 
 /// Runs a task by itself to its end.
-fn completed<T: 'static, V: Future<Output = T> + 'static>(task: impl FnOnce(Handle) -> V) -> T {
+pub(crate) fn completed<T: 'static, V: Future<Output = T> + 'static>(task: impl FnOnce(Handle) -> V) -> T {
     let mut executor = Executor::new();
     let result = Rc::new(RefCell::new(None));
     let (slot, task) = (Rc::clone(&result), task(executor.handle()));

@@ -1,8 +1,9 @@
 //! Pages that read as zeros because the disk has no content there, as after an image was read whose blocks of zeros were left out. SHARE
 //! refuses them as sources: copies of files failed, and on F2FS the volume with them.
 
+use crate::database::completed;
 use flashweir_contract::{Contents, DeviceKind};
-use flashweir_core::{Executor, Instant, Payload};
+use flashweir_core::Payload;
 use flashweir_fs::f2fs::{CleanBy, F2fsOptions};
 use flashweir_fs::port::{BlockPort, bytes_of};
 use flashweir_fs::vfs::{Creds, Fs, MountOptions, OpenFlags, Sink, Source, SyncKind, Vfs};
@@ -10,7 +11,6 @@ use flashweir_fs::{Kind, Mode, NewVolume};
 use flashweir_sim::model_port::ModelPort;
 use flashweir_sim::stack::FlushMode;
 use flashweir_sim::volume::mount_on;
-use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -21,27 +21,6 @@ const PAGES: usize = 30;
 
 fn content() -> Vec<u8> {
     (0..PAGES * PAGE).map(|at| if (at / PAGE).is_multiple_of(3) { 0 } else { (at / PAGE) as u8 }).collect()
-}
-
-/// Runs a task on a port to its end.
-fn run<T: 'static, V: Future<Output = T> + 'static>(
-    task: impl FnOnce(flashweir_core::executor::Handle) -> V,
-) -> T {
-    let mut executor = Executor::new();
-    let result = Rc::new(RefCell::new(None));
-    let (slot, task) = (Rc::clone(&result), task(executor.handle()));
-    executor.spawn(async move {
-        let value = task.await;
-        *slot.borrow_mut() = Some(value);
-    });
-    let mut now = Instant::ZERO;
-    loop {
-        executor.run_ready(now);
-        if let Some(value) = result.borrow_mut().take() {
-            return value;
-        }
-        now = executor.next_timer().expect("the task waits for something that comes");
-    }
 }
 
 async fn mounted(port: ModelPort, handle: flashweir_core::executor::Handle, mode: &Mode) -> Vfs<impl Fs> {
@@ -58,7 +37,7 @@ fn modes() -> [(&'static str, Mode); 3] {
 fn reloaded(mode: &Mode) -> ModelPort {
     let port = ModelPort::new(DeviceKind::D4.policy(), BLOCKS, FlushMode::Flush);
     let (first, mode) = (port.clone(), mode.clone());
-    run(|handle| async move {
+    completed(|handle| async move {
         mode.kind.mkfs(&first, &NewVolume::new(first.capacity_blocks())).await.unwrap();
         let vfs = mounted(first, handle, &mode).await;
         let process = vfs.process(Creds::ROOT);
@@ -79,7 +58,7 @@ fn reloaded(mode: &Mode) -> ModelPort {
 fn regression_a_copy_of_pages_without_content_is_made() {
     for (name, mode) in modes() {
         let port = reloaded(&mode);
-        let shown = run(|handle| async move {
+        let shown = completed(|handle| async move {
             let vfs = mounted(port, handle, &mode).await;
             let process = vfs.process(Creds::ROOT);
             let from = process.open("/file", OpenFlags::READ_WRITE, 0).await.unwrap();
@@ -106,7 +85,7 @@ fn regression_a_copy_of_pages_without_content_is_made() {
 fn regression_pages_without_content_are_exchanged() {
     for (name, mode) in modes() {
         let port = reloaded(&mode);
-        let (shown, other) = run(|handle| async move {
+        let (shown, other) = completed(|handle| async move {
             let vfs = mounted(port, handle, &mode).await;
             let process = vfs.process(Creds::ROOT);
             let from = process.open("/file", OpenFlags::READ_WRITE, 0).await.unwrap();

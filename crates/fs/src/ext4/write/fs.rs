@@ -15,7 +15,7 @@ use crate::engine::{
 };
 use crate::ext4::Inode;
 use crate::format::Kind as NodeKind;
-use crate::order::{answer, errno_of};
+use crate::order::{answer, copied, errno_of};
 use crate::port::{BLOCK_BYTES, Block, Moment, Remap, Share, Ticket, Write};
 use crate::set::{self, Homes, Page, PagePair, Scratch};
 use crate::vfs::Ticket as VfsTicket;
@@ -575,8 +575,8 @@ impl Ext4 {
             }
             let remap = Remap { dst: Block(addr.0), src: Block(source.0), count };
             let order = self.data_order(Order::Within);
-            let ticket = self.port.share(Share { remaps: vec![remap], order, ..Share::default() });
-            shares.push((number, ticket, remap));
+            let share = Share { remaps: vec![remap], order, ..Share::default() };
+            shares.push((number, self.port.share(share.clone()), share));
             let mut state = self.state.borrow_mut();
             state.metrics.written_pages += u64::from(count);
             state.note_dispatched(to);
@@ -595,18 +595,16 @@ impl Ext4 {
         result.and(ended).map(|()| done)
     }
 
-    /// Waits for SHAREs, each with the number of its write. One that is refused is done by copying: the device had no room for its copies, say.
-    /// The blocks have their files already, so where neither is possible, or a commit may have gone ahead, the volume has failed.
-    async fn end_shares(&self, shares: &mut Vec<(u64, Ticket, Remap)>) -> Result<()> {
+    /// Waits for SHAREs, each with the number of its write. One that is refused is done by copying. The blocks have their files already, so where
+    /// neither is possible, or a commit may have gone ahead, the volume has failed.
+    async fn end_shares(&self, shares: &mut Vec<(u64, Ticket, Share)>) -> Result<()> {
         let mut result = Ok(());
-        for (number, ticket, Remap { dst, src, count }) in shares.drain(..) {
+        for (number, ticket, share) in shares.drain(..) {
             let mut ended = answer(ticket).await;
-            if ended.is_err() && !self.is_dual() {
-                ended = match self.port.read(src, count).completed().await {
-                    Ok(contents) => answer(self.port.write(Write::new(dst, contents.into_vec()))).await,
-                    // The reason of a disk that works no more is the first one.
-                    Err(_) => ended,
-                };
+            if let Err(reason) = ended
+                && !self.is_dual()
+            {
+                ended = copied(&*self.port, &share, reason, |write| self.port.write(write)).await;
             }
             self.failed.set(self.failed.get() || ended.is_err());
             self.end_write(number);

@@ -16,8 +16,8 @@ use crate::engine::errno;
 use crate::engine::{
     Engine, Fields, Listed, Nodes, device_number, node_kind, read_runs, stamp, time, vfs_kind,
 };
-use crate::order::{answers, errno_of};
-use crate::port::{BLOCK_BYTES, Block, PortError, Remap, Selection, Share, Ticket, Write, bytes_of};
+use crate::order::{answer, answers, copied};
+use crate::port::{BLOCK_BYTES, Block, Selection, Share, Ticket, Write, bytes_of};
 use crate::set::{self, Homes, Page, PagePair, Scratch};
 use crate::vfs::{
     Attr, Barrier, DirtyPage, Errno, Ino, Kind, Limits, NewNode, PageRun, RenameMode, Result, SetPart,
@@ -597,21 +597,14 @@ impl F2fs {
         self.port.has_content(Geometry::block(at))
     }
 
-    /// Waits for a SHARE. One that is refused is done by copying, unless something may have been ordered behind it: the device had no room for
-    /// its copies, say.
+    /// Waits for a SHARE. One that is refused is done by copying, unless something may have been ordered behind it.
     pub(super) async fn shared_or_copied(&self, ticket: Ticket, share: &Share) -> Result<()> {
-        let refused = match ticket.completed().await {
-            Err(PortError::Device(error)) if !self.is_dual() => error,
-            answer => return answer.map(drop).map_err(|error| errno_of(&error)),
-        };
-        for &Remap { dst, src, count } in &share.remaps {
-            let contents = self.port.read(src, count).completed().await;
-            // The reason of a disk that works no more is the first one.
-            let contents = contents.map_err(|_| errno_of(&PortError::Device(refused.clone())))?;
-            let write = Write { tags: share.tags, ..Write::new(dst, contents.into_vec()) };
-            answers([self.submit_data(write, Order::Within)]).await?;
+        match answer(ticket).await {
+            Err(reason) if !self.is_dual() => {
+                copied(&*self.port, share, reason, |write| self.submit_data(write, Order::Within)).await
+            }
+            ended => ended,
         }
-        Ok(())
     }
 
     /// The block of a page, if it may be overwritten and has what the page shows.
