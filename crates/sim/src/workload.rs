@@ -7,7 +7,7 @@
 //! every request that it issues gets exactly one completion.
 
 use crate::measure::{LogSpec, SteadyState};
-use crate::request::Request;
+use crate::request::{Kind, Request};
 use flashweir_core::{Duration, Instant};
 
 /// Answer of a workload to a poll.
@@ -40,6 +40,12 @@ pub trait Workload: std::fmt::Debug + Send {
     /// When it began by its own clock, if that is later than when it was asked first: results count from there, or from the end of its ramp.
     fn began(&self) -> Option<Instant> {
         None
+    }
+
+    /// When requests of this kind began and ended, where that is not when the whole workload did.
+    fn between(&self, kind: Kind) -> [Option<Instant>; 2] {
+        let _ = kind;
+        [None, None]
     }
 
     /// Whether the contents that it reads back are compared with what it wrote.

@@ -20,7 +20,7 @@ use flashweir_core::random::mix;
 use flashweir_core::{Command, Data, Duration, Instant, Lba, Lpn, Op};
 use flashweir_device::config::FirmwareKind;
 use flashweir_device::{Device, DeviceMetrics, HandleCounts, NandMetrics};
-use flashweir_host::{BlockLayer, Chain, HostConfig, HostFtl, HostFtlMetrics};
+use flashweir_host::{BlockLayer, Chain, HostConfig, HostFtl, HostFtlMetrics, HostMetrics};
 use std::collections::BTreeMap;
 
 /// One job of a world.
@@ -122,6 +122,36 @@ struct Flight {
     number: u64,
 }
 
+/// Counters and busy times at one moment.
+#[derive(Clone, Debug)]
+struct Baseline {
+    at: Instant,
+    device: DeviceMetrics,
+    nand: NandMetrics,
+    handles: Vec<HandleCounts>,
+    ftl: HostFtlMetrics,
+    block_layer: HostMetrics,
+    stations_busy: Duration,
+    channels_busy: Duration,
+}
+
+impl Baseline {
+    fn of<O: Own>(engine: &Engine<O>, at: Instant) -> Self {
+        let device = engine.device();
+        let layer: Option<&BlockLayer> = engine.layers().all().next();
+        Self {
+            at,
+            device: *device.metrics(),
+            nand: *device.nand_metrics(),
+            handles: device.handle_counts().to_vec(),
+            ftl: engine.host_ftl().map(HostFtl::metrics).unwrap_or_default(),
+            block_layer: layer.map(|layer| *layer.metrics()).unwrap_or_default(),
+            stations_busy: device.station_busy_until(at).into_iter().sum(),
+            channels_busy: device.channel_busy_until(at).into_iter().sum(),
+        }
+    }
+}
+
 /// Event: a job is to be polled again.
 #[derive(Clone, Copy, Debug)]
 struct Poll(u32);
@@ -210,10 +240,9 @@ pub struct World {
     submitted: u64,
     requests: u64,
     hash: u64,
-    baseline: DeviceMetrics,
-    nand_baseline: NandMetrics,
-    handles_baseline: Vec<HandleCounts>,
-    ftl_baseline: HostFtlMetrics,
+    /// Counters at the beginning, and when the first job began to count.
+    first: Baseline,
+    baseline: Option<Baseline>,
     sampler: Option<Box<Sampler>>,
     /// Time of the next sample.
     sample_at: Instant,
@@ -254,7 +283,6 @@ impl World {
 
     fn on(device: Device, layers: Chain, jobs: Vec<JobSetup>, interval: Duration) -> Self {
         let queues = device.config().link.queues;
-        let ftl_baseline = layers.all::<HostFtl>().next().map(HostFtl::metrics).unwrap_or_default();
         let jobs = jobs.into_iter().enumerate().map(|(i, setup)| Job {
             setup,
             started: None,
@@ -269,13 +297,18 @@ impl World {
             queue: (i % usize::from(queues)) as u16,
             ended: Instant::ZERO,
         });
+        let jobs = jobs.collect();
+        let lbas_per_unit = device.geometry().lbas_per_unit;
+        let segment_blocks = segment_blocks(&device);
+        let engine = Engine::new(device, layers);
         Self {
+            first: Baseline::of(&engine, Instant::ZERO),
             host: Jobs {
-                jobs: jobs.collect(),
+                jobs,
                 flights: Vec::new(),
                 free: Vec::new(),
-                lbas_per_unit: device.geometry().lbas_per_unit,
-                segment_blocks: segment_blocks(&device),
+                lbas_per_unit,
+                segment_blocks,
                 completed: Vec::new(),
                 errors: 0,
                 first_error: None,
@@ -283,14 +316,11 @@ impl World {
             submitted: 0,
             requests: 0,
             hash: 0,
-            baseline: *device.metrics(),
-            nand_baseline: *device.nand_metrics(),
-            handles_baseline: device.handle_counts().to_vec(),
+            baseline: None,
             sampler: None,
             sample_at: NEVER,
             interval,
-            ftl_baseline,
-            engine: Engine::new(device, layers),
+            engine,
         }
     }
 
@@ -499,6 +529,9 @@ impl World {
             let mut recorder = Recorder::new(start.min(now), self.interval);
             recorder.submitted_at_depth(entry.in_flight);
             entry.recorder = Some(recorder);
+            if self.baseline.is_none() && entry.setup.stats {
+                self.baseline = Some(Baseline::of(&self.engine, now));
+            }
         }
         let queue = entry.queue;
         let Request { kind, lba, blocks, source, fua, handle, intended, .. } = request;
@@ -617,44 +650,47 @@ impl World {
     /// Ends the world and returns its results and the device.
     pub fn finish(self, device_name: &str, workload_name: &str, seed: u64) -> (RunResult, Device) {
         let now = self.engine.now();
-        let metrics = self.engine.device().metrics().since(&self.baseline);
+        // Where nothing counted, nothing is left out.
+        let from = self.baseline.clone().unwrap_or_else(|| self.first.clone());
+        let metrics = self.engine.device().metrics().since(&from.device);
         let unit = self.engine.device().geometry().unit_bytes;
-        let ftl =
-            self.engine.host_ftl().map(|ftl| (ftl.metrics().since(&self.ftl_baseline), ftl.line_units()));
+        let ftl = self.engine.host_ftl().map(|ftl| (ftl.metrics().since(&from.ftl), ftl.line_units()));
         let seen = ftl.map_or(metrics, |(ftl, _)| seen_above(&metrics, &ftl));
         let mut result = RunResult {
             device: device_name.to_string(),
             workload: workload_name.to_string(),
             seed,
             virtual_time_ns: now.as_nanos(),
+            counted_from_ns: from.at.as_nanos(),
             totals: DeviceTotals::of(&seen, unit),
             ..RunResult::default()
         };
         result.add_metrics("device", &metrics.list());
-        let nand = self.engine.device().nand_metrics().since(&self.nand_baseline);
+        let nand = self.engine.device().nand_metrics().since(&from.nand);
         result.add_metrics("nand", &nand.list());
         if let Some(share) = nand.multi_plane_share() {
             result.metrics.insert("nand.host_multi_plane_share".into(), MetricValue::Ratio(share));
         }
         let count = |value| MetricValue::Count(value);
-        let handles = self.engine.device().handle_counts().iter().zip(&self.handles_baseline);
+        let handles = self.engine.device().handle_counts().iter().zip(&from.handles);
         for (nth, (now, before)) in handles.enumerate() {
             let mut add =
                 |what, value| result.metrics.insert(format!("device.handle_{nth}_{what}"), count(value));
             add("units_written", now.units_written - before.units_written);
             add("units_moved", now.units_moved - before.units_moved);
         }
-        let span = now.as_nanos().max(1) as f64;
-        let share = |times: Vec<Duration>| {
-            let sum: u64 = times.iter().map(|time| time.as_nanos()).sum();
-            MetricValue::Ratio(sum as f64 / times.len().max(1) as f64 / span)
+        let span = now.since(from.at).as_nanos().max(1) as f64;
+        let share = |times: Vec<Duration>, before: Duration| {
+            let places = times.len().max(1) as f64;
+            let sum: Duration = times.into_iter().sum();
+            MetricValue::Ratio(sum.saturating_sub(before).as_nanos() as f64 / places / span)
         };
         let (stations, channels) = (self.engine.device().station_busy(), self.engine.device().channel_busy());
-        result.metrics.insert("nand.station_utilisation".into(), share(stations));
-        result.metrics.insert("nand.channel_utilisation".into(), share(channels));
+        result.metrics.insert("nand.station_utilisation".into(), share(stations, from.stations_busy));
+        result.metrics.insert("nand.channel_utilisation".into(), share(channels, from.channels_busy));
         result.metrics.insert("host.errors".into(), count(self.host.errors));
         if let Some(layer) = self.block_layer() {
-            result.add_metrics("block_layer", &layer.metrics().list());
+            result.add_metrics("block_layer", &layer.metrics().since(&from.block_layer).list());
         }
         if let Some((counts, line_units)) = ftl {
             add_host_ftl(&mut result, &counts, line_units);
@@ -665,10 +701,12 @@ impl World {
         }
         let mut merged: BTreeMap<u32, Vec<_>> = BTreeMap::new();
         for job in self.host.jobs.into_iter().filter(|job| job.setup.stats) {
-            let ended = job.ended;
+            // As in fio, a pause at the end is a part of the job.
+            let ended = job.ended.max(job.done_at);
             let recorder = job.recorder.unwrap_or_else(|| Recorder::new(ended, self.interval));
             let mut finished = recorder.finish(&job.setup.name, job.setup.options, ended);
             finished.steady_state = job.setup.workload.steady_state();
+            finished.narrow(|kind| job.setup.workload.between(kind));
             merged.entry(job.setup.report_group).or_default().push(finished);
         }
         result.jobs = merged.values().filter_map(|jobs| crate::measure::JobResult::merge(jobs)).collect();

@@ -75,20 +75,77 @@ fn every_cell_reports_until_it_is_done() {
     assert_eq!(prepared, 4, "two devices with two seeds");
 }
 
+/// Runs a job on the first device.
+fn result_of(job: &str) -> RunResult {
+    let mut scenario = scenario();
+    scenario.workloads.truncate(1);
+    scenario.workloads[0].source = Source::Fio { file: "x.fio".into(), text: job.into() };
+    let experiment = Experiment::new(scenario).unwrap();
+    let outcomes = experiment.run(1, &AtomicBool::new(false), &|_| ()).unwrap();
+    outcomes[0].result.clone()
+}
+
 /// The delay was a part of the measured time, so rates were too low by as much.
 #[test]
 fn regression_a_delay_before_a_job_is_not_measured() {
     let span = |options: &str| {
-        let mut scenario = scenario();
-        scenario.workloads.truncate(1);
         let text = format!("[r]\nrw=randread\nbs=8k\nsize=1m\ntime_based\nruntime=20ms\n{options}");
-        scenario.workloads[0].source = Source::Fio { file: "x.fio".into(), text };
-        let experiment = Experiment::new(scenario).unwrap();
-        let outcomes = experiment.run(1, &AtomicBool::new(false), &|_| ()).unwrap();
-        outcomes[0].result.jobs[0].span_ns()
+        result_of(&text).jobs[0].span_ns()
     };
     let without = span("");
     assert!(span("startdelay=1s\n").abs_diff(without) < 1_000_000, "{without}");
+}
+
+/// Writes and the reads that verified them shared the time of both, so the rates of both were too low.
+#[test]
+fn regression_the_time_of_a_read_back_is_not_that_of_the_writes() {
+    let job = "[w]\nrw=write\nbs=8k\nsize=512k\n";
+    let (alone, verified) = (result_of(job), result_of(&format!("{job}verify=md5")));
+    let (alone, verified) = (&alone.jobs[0], &verified.jobs[0]);
+    let [write, read] = [Kind::Write, Kind::Read].map(|kind| verified.kind(kind).unwrap());
+    assert_eq!(verified.iops(write), alone.iops(alone.kind(Kind::Write).unwrap()));
+    let parts = [write, read].map(|kind| verified.span_of_ns(kind));
+    assert_eq!(parts.iter().sum::<u64>(), verified.span_ns());
+    for kind in [write, read] {
+        assert_eq!(verified.intervals(kind).map(|i| i.requests).sum::<u64>(), 64);
+        assert_eq!(verified.intervals(kind).map(|i| i.length_ns).sum::<u64>(), verified.span_of_ns(kind));
+    }
+}
+
+/// The counters of the device had the writes of the ramp, and of jobs whose results do not count.
+#[test]
+fn regression_a_ramp_is_not_in_the_counters_of_the_device() {
+    let fill = "[f]\nrw=write\nbs=8k\nsize=1m\nstats=0\n";
+    let job = "[w]\nstonewall\nrw=write\nbs=8k\nsize=1m\nramp_time=2ms\nruntime=5ms\ntime_based\n";
+    let result = result_of(&format!("{fill}{job}"));
+    let measured = &result.jobs[0];
+    assert!(result.counted_from_ns >= measured.start_ns && measured.start_ns > 2_000_000);
+    let bytes = measured.kind(Kind::Write).unwrap().bytes;
+    let counted = result.totals.host_written_bytes;
+    // Requests that were in flight at the end of the ramp are in one of the two.
+    assert!(counted.abs_diff(bytes) <= 16 << 10, "{counted} {bytes}");
+}
+
+/// A job ended with its last request, so a long pause or a low rate at the end was not in its time.
+#[test]
+fn regression_a_pause_at_the_end_is_a_part_of_the_job() {
+    let job =
+        "[r]\nrw=randread\nbs=8k\nsize=1m\ntime_based\nruntime=20ms\nthinktime=15ms\nthinktime_blocks=1";
+    assert_eq!(result_of(job).jobs[0].span_ns(), 20_000_000);
+}
+
+/// Each interval of a pause of a year was materialised.
+#[test]
+fn regression_idle_intervals_cost_nothing() {
+    let job = "[r]\nrw=randread\nbs=8k\nsize=1m\nnumber_ios=3\nthinktime=200d";
+    let result = result_of(job);
+    let job = &result.jobs[0];
+    let read = job.kind(Kind::Read).unwrap();
+    let (values, idle) = job.busy_intervals(read, |interval| interval.iops());
+    assert_eq!(values.len() as u64 + idle, job.span_ns() / job.interval_ns);
+    assert!(idle > 1 << 20);
+    assert_eq!(job.full_rates(read, 1000).len(), 1000);
+    assert!(!crate::results::shortfalls(job, read).is_empty());
 }
 
 #[test]

@@ -298,7 +298,7 @@ impl Measured {
 
     /// CPUs at work, in the mean over the run.
     fn cpus_busy(&self) -> f64 {
-        self.of_ftl("cpu_busy_ns") / self.0.virtual_time_ns as f64
+        self.of_ftl("cpu_busy_ns") / (self.0.virtual_time_ns - self.0.counted_from_ns) as f64
     }
 }
 

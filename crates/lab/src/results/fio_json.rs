@@ -151,12 +151,12 @@ struct Direction {
     bw_agg: f64,
     bw_mean: f64,
     bw_dev: f64,
-    bw_samples: usize,
+    bw_samples: u64,
     iops_min: u64,
     iops_max: u64,
     iops_mean: f64,
     iops_stddev: f64,
-    iops_samples: usize,
+    iops_samples: u64,
 }
 
 #[derive(Serialize)]
@@ -249,7 +249,7 @@ impl Direction {
             bw_bytes: bandwidth as u64,
             bw: (bandwidth / KIB) as u64,
             iops: found.map_or(0.0, |k| job.iops(k)),
-            runtime: found.map_or(0, |_| job.span_ns() / 1_000_000),
+            runtime: found.map_or(0, |kind| job.span_of_ns(kind) / 1_000_000),
             total_ios: found.map_or(0, |k| k.requests),
             short_ios: 0,
             drop_ios: 0,
@@ -306,7 +306,7 @@ impl Latency {
 /// Statistics of a rate over the full intervals, or over the only one if it is not full.
 #[derive(Default)]
 struct Samples {
-    count: usize,
+    count: u64,
     min: f64,
     max: f64,
     mean: f64,
@@ -317,22 +317,24 @@ impl Samples {
     fn of(job: &JobResult, kind: Option<&KindResult>, rate: fn(&Interval) -> f64) -> Self {
         // Merged jobs that do not share start and interval have no series.
         let Some(kind) = kind.filter(|k| !k.series.is_empty()) else { return Self::default() };
-        let mut rates: Vec<f64> = job.intervals(kind).filter(|i| i.full).map(|i| rate(&i)).collect();
-        if rates.is_empty() {
-            rates = job.intervals(kind).map(|i| rate(&i)).collect();
+        let (mut rates, mut idle) = job.busy_intervals(kind, rate);
+        if rates.is_empty() && idle == 0 {
+            (rates, idle) = (job.intervals(kind).map(|i| rate(&i)).collect(), 0);
         }
-        if rates.is_empty() {
+        let count = rates.len() as u64 + idle;
+        if count == 0 {
             return Self::default();
         }
-        let n = rates.len() as f64;
+        let n = count as f64;
         let mean = rates.iter().sum::<f64>() / n;
-        let squares: f64 = rates.iter().map(|x| (x - mean) * (x - mean)).sum();
+        let squares = rates.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() + idle as f64 * mean * mean;
+        let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
         Self {
-            count: rates.len(),
-            min: rates.iter().copied().fold(f64::INFINITY, f64::min),
+            count,
+            min: if idle > 0 { 0.0 } else { least },
             max: rates.iter().copied().fold(0.0, f64::max),
             mean,
-            deviation: if rates.len() > 1 { (squares / (n - 1.0)).sqrt() } else { 0.0 },
+            deviation: if count > 1 { (squares / (n - 1.0)).sqrt() } else { 0.0 },
         }
     }
 }

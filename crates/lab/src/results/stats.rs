@@ -219,6 +219,8 @@ impl fmt::Display for Shortfall {
 /// A percentile counts as known if ten requests lie above it; the 99th and the 99.9th are wanted.
 pub fn shortfalls(job: &JobResult, kind: &KindResult) -> Vec<Shortfall> {
     const ABOVE_MIN: u64 = 10;
+    /// A run of days with intervals of microseconds has more than fit into memory.
+    const RATES_MAX: usize = 1 << 20;
     let mut found = Vec::new();
     for (percentile, needed) in [(Percentile::P99, 100 * ABOVE_MIN), (Percentile::P99_9, 1000 * ABOVE_MIN)] {
         if kind.requests < needed {
@@ -226,7 +228,7 @@ pub fn shortfalls(job: &JobResult, kind: &KindResult) -> Vec<Shortfall> {
             break;
         }
     }
-    let rates: Vec<f64> = job.intervals(kind).filter(|i| i.full).map(|i| i.iops()).collect();
+    let rates = job.full_rates(kind, RATES_MAX);
     let Some(windows) = batched(&rates, STEADY_WINDOWS) else {
         found.push(Shortfall::FewIntervals { have: rates.len(), needed: STEADY_WINDOWS });
         return found;

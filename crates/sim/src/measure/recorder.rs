@@ -198,6 +198,7 @@ impl KindRecorder {
             kind,
             requests,
             bytes: self.bytes,
+            between_ns: None,
             slat: self.slat.summary(),
             clat,
             lat,

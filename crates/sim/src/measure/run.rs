@@ -7,6 +7,7 @@ use super::course::Course;
 use super::distribution::{Distribution, Summary};
 use crate::measure::SteadyState;
 use crate::request::Kind;
+use flashweir_core::Instant;
 use flashweir_core::metrics::Metric;
 use flashweir_device::DeviceMetrics;
 use serde::de::Error as _;
@@ -58,6 +59,9 @@ pub struct RunResult {
     pub seed: u64,
     /// Virtual time from the beginning of the world to its end, in nanoseconds.
     pub virtual_time_ns: u64,
+    /// Virtual time from which totals and counters count: when the first job whose results count was past its ramp.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub counted_from_ns: u64,
     /// Results of the jobs, in the order of the configuration.
     pub jobs: Vec<JobResult>,
     /// Totals of the device, in terms that all devices share.
@@ -81,6 +85,10 @@ impl RunResult {
             assert!(before.is_none(), "metric `{prefix}.{}` is added once", metric.name);
         }
     }
+}
+
+fn is_zero(value: &u64) -> bool {
+    *value == 0
 }
 
 /// A hash of events: runs with equal hashes did the same. Stored as a string of 16 hexadecimal digits, since tools that
@@ -201,6 +209,10 @@ pub struct KindResult {
     pub requests: u64,
     /// Bytes of the requests completed.
     pub bytes: u64,
+    /// Start and end of the time in which the job had requests of this kind, since the world began, if that is not its
+    /// whole time: with `verify`, writes end where the job begins to read back, as in fio.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub between_ns: Option<[u64; 2]>,
     /// Submission latency: from the intended start of a request to its submission.
     pub slat: Summary,
     /// Completion latency: from submission to completion.
@@ -281,34 +293,86 @@ impl JobResult {
     pub fn kind(&self, kind: Kind) -> Option<&KindResult> {
         self.kinds.iter().find(|k| k.kind == kind)
     }
+    /// Returns start and end of the time in which `kind` was measured, since the world began.
+    fn between_ns(&self, kind: &KindResult) -> [u64; 2] {
+        kind.between_ns.unwrap_or([self.start_ns, self.end_ns])
+    }
+    /// Returns the time in which `kind` was measured, in nanoseconds.
+    pub fn span_of_ns(&self, kind: &KindResult) -> u64 {
+        let [start, end] = self.between_ns(kind);
+        end - start
+    }
     /// Returns completed requests of `kind` per second.
     pub fn iops(&self, kind: &KindResult) -> f64 {
-        per_second(kind.requests, self.span_ns())
+        per_second(kind.requests, self.span_of_ns(kind))
     }
     /// Returns completed bytes of `kind` per second.
     pub fn bytes_per_s(&self, kind: &KindResult) -> f64 {
-        per_second(kind.bytes, self.span_ns())
+        per_second(kind.bytes, self.span_of_ns(kind))
     }
 
-    /// Iterates over every interval of the measured time, including those without completions: a stall is zero, not a
+    /// Narrows the time of each kind to that between the times which `between` returns for it, where it returns any.
+    pub(crate) fn narrow(&mut self, between: impl Fn(Kind) -> [Option<Instant>; 2]) {
+        for kind in &mut self.kinds {
+            let [from, to] = between(kind.kind).map(|at| at.map(Instant::as_nanos));
+            if from.is_some() || to.is_some() {
+                let start = from.unwrap_or(0).clamp(self.start_ns, self.end_ns);
+                kind.between_ns = Some([start, to.unwrap_or(u64::MAX).clamp(start, self.end_ns)]);
+            }
+        }
+    }
+
+    /// Returns `value` of each full interval in which `kind` was measured and had requests, and the number of the other full ones.
+    pub fn busy_intervals(&self, kind: &KindResult, value: impl Fn(&Interval) -> f64) -> (Vec<f64>, u64) {
+        let interval_ns = self.interval_ns.max(1);
+        let [start, end] = self.between_ns(kind).map(|at| at - self.start_ns);
+        let full = start.div_ceil(interval_ns)..end / interval_ns;
+        let rows = kind.series.iter().filter(|row| full.contains(&row.index));
+        let values: Vec<f64> = rows.map(|row| value(&self.interval(kind, row.index, Some(row)))).collect();
+        let idle = full.end.saturating_sub(full.start) - values.len() as u64;
+        (values, idle)
+    }
+
+    /// Returns requests per second of the full intervals in which `kind` was measured, in their order; of groups of as many
+    /// consecutive ones as it takes for at most `most`.
+    pub fn full_rates(&self, kind: &KindResult, most: usize) -> Vec<f64> {
+        let interval_ns = self.interval_ns.max(1);
+        let [start, end] = self.between_ns(kind).map(|at| at - self.start_ns);
+        let (first, count) =
+            (start.div_ceil(interval_ns), (end / interval_ns).saturating_sub(start.div_ceil(interval_ns)));
+        let group = count.div_ceil(most.max(1) as u64).max(1);
+        let mut requests = vec![0u64; (count / group) as usize];
+        for row in &kind.series {
+            let place = row.index.checked_sub(first).map(|index| (index / group) as usize);
+            if let Some(sum) = place.and_then(|place| requests.get_mut(place)) {
+                *sum += row.requests;
+            }
+        }
+        requests.into_iter().map(|sum| per_second(sum, group * interval_ns)).collect()
+    }
+
+    /// Iterates over every interval in which `kind` was measured, including those without completions: a stall is zero, not a
     /// gap.
     pub fn intervals<'a>(&'a self, kind: &'a KindResult) -> impl Iterator<Item = Interval> + 'a {
-        let count = self.span_ns().div_ceil(self.interval_ns.max(1));
+        let interval_ns = self.interval_ns.max(1);
+        let [start, end] = self.between_ns(kind).map(|at| at - self.start_ns);
         let mut rows = kind.series.iter().peekable();
-        (0..count).map(move |index| {
-            let offset_ns = index * self.interval_ns;
-            let length_ns = self.interval_ns.min(self.span_ns() - offset_ns);
-            let row = rows.next_if(|row| row.index == index);
-            Interval {
-                start_ns: self.start_ns + offset_ns,
-                length_ns,
-                full: length_ns == self.interval_ns,
-                requests: row.map_or(0, |r| r.requests),
-                bytes: row.map_or(0, |r| r.bytes),
-                latency_mean_p99_ns: row
-                    .map(|r| (r.latency_sum_ns as f64 / r.requests as f64, r.latency_p99_ns)),
-            }
-        })
+        (start / interval_ns..end.div_ceil(interval_ns))
+            .map(move |index| self.interval(kind, index, rows.next_if(|row| row.index == index)))
+    }
+
+    fn interval(&self, kind: &KindResult, index: u64, row: Option<&IntervalRow>) -> Interval {
+        let [start, end] = self.between_ns(kind);
+        let from = (self.start_ns + index * self.interval_ns).max(start);
+        let length_ns = (self.start_ns + (index + 1) * self.interval_ns).min(end) - from;
+        Interval {
+            start_ns: from,
+            length_ns,
+            full: length_ns == self.interval_ns,
+            requests: row.map_or(0, |r| r.requests),
+            bytes: row.map_or(0, |r| r.bytes),
+            latency_mean_p99_ns: row.map(|r| (r.latency_sum_ns as f64 / r.requests as f64, r.latency_p99_ns)),
+        }
     }
 
     /// Merges several jobs, under the name and options of the first. Distributions are merged; the series is merged if
@@ -320,6 +384,7 @@ impl JobResult {
         let mut merged = first.clone();
         merged.steady_state = merged.steady_state.filter(|_| rest.is_empty());
         for job in rest {
+            let whole = [merged.start_ns, merged.end_ns];
             merged.start_ns = merged.start_ns.min(job.start_ns);
             merged.end_ns = merged.end_ns.max(job.end_ns);
             for (level, more) in merged.depth_levels.iter_mut().zip(job.depth_levels) {
@@ -327,7 +392,14 @@ impl JobResult {
             }
             for kind in &job.kinds {
                 match merged.kinds.iter_mut().find(|k| k.kind == kind.kind) {
-                    Some(into) => into.absorb(kind),
+                    Some(into) => {
+                        if into.between_ns.is_some() || kind.between_ns.is_some() {
+                            let [start, end] = into.between_ns.unwrap_or(whole);
+                            let [from, to] = job.between_ns(kind);
+                            into.between_ns = Some([start.min(from), end.max(to)]);
+                        }
+                        into.absorb(kind);
+                    }
                     None => merged.kinds.push(kind.clone()),
                 }
             }

@@ -35,6 +35,7 @@ pub fn run(seed: u64) -> RunResult {
         workload: "mixed".to_owned(),
         seed,
         virtual_time_ns: 1000 * MS,
+        counted_from_ns: 0,
         jobs: vec![r.finish("oltp", options, at(1000 * MS))],
         totals: DeviceTotals {
             host_written_bytes: 4_096_000,

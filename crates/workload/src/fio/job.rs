@@ -94,7 +94,7 @@ struct Place {
 #[derive(Clone, Debug)]
 enum SizePicker {
     Fixed(u32),
-    /// Multiples of `min` up to `max`.
+    /// Multiples of `min` up to `max`, and `max`.
     Range {
         min: u32,
         max: u32,
@@ -128,7 +128,14 @@ impl SizePicker {
     fn next(&self, stream: &mut RandomStream) -> u32 {
         match self {
             Self::Fixed(blocks) => *blocks,
-            Self::Range { min, max } => min * (1 + stream.below(u64::from(max / min)) as u32),
+            Self::Range { min, max } if max.is_multiple_of(*min) => {
+                min * (1 + stream.below(u64::from(max / min)) as u32)
+            }
+            // As in fio, the rest of the way to `max` stands for `max`.
+            Self::Range { min, max } => {
+                let drawn = u64::from(*min) + stream.below(u64::from(*max));
+                ((drawn / u64::from(*min) * u64::from(*min)) as u32).min(*max)
+            }
             Self::Split { table, .. } => table[stream.below(100) as usize],
         }
     }
@@ -298,6 +305,8 @@ pub struct FioJob {
     counts_from: Instant,
     /// When its delay was over.
     began: Option<Instant>,
+    /// When it began to read back.
+    reads_back_from: Option<Instant>,
     steady: Option<Box<Sought>>,
     /// Lengths of writes that will be read back, by their first sector on the device.
     written: Option<BTreeMap<u64, u32>>,
@@ -432,6 +441,7 @@ impl FioJob {
             think_at: Instant::MAX,
             think_from: Instant::ZERO,
             began: None,
+            reads_back_from: None,
             counts_from: if ramps { Instant::MAX } else { Instant::ZERO },
             steady: None,
             written: spec.verify.map(|_| BTreeMap::new()),
@@ -602,8 +612,8 @@ impl FioJob {
     }
 
     /// Returns the direction that issues a request now with its due time, or the time when the next one is due. As in
-    /// fio, a mixed job whose chosen direction is not due yet takes the other direction if that is rate-limited, too,
-    /// and due earlier; a mix with rates therefore follows the rates.
+    /// fio, a mixed job whose chosen direction is not due yet takes the other direction if that is due earlier, or has no
+    /// rate; a mix with rates therefore follows the rates.
     #[inline]
     fn due(&mut self, direction: Direction, now: Instant) -> Result<(Direction, Instant), Instant> {
         match &self.lanes[direction as usize].pace {
@@ -623,10 +633,11 @@ impl FioJob {
         let mut next = (direction, due);
         if next.1 > now && matches!(self.mix, Mix::ReadWrite { .. }) {
             let other = if direction == Direction::Read { Direction::Write } else { Direction::Read };
-            if let Some(pace) = &self.lanes[other as usize].pace
-                && pace.due < next.1
-            {
-                next = (other, pace.due);
+            match &self.lanes[other as usize].pace {
+                Some(pace) if pace.due < next.1 => next = (other, pace.due),
+                Some(_) => {}
+                None if self.mix_has(other) => next = (other, now),
+                None => {}
             }
         }
         if next.1 > now {
@@ -634,6 +645,12 @@ impl FioJob {
             return Err(next.1);
         }
         Ok(next)
+    }
+
+    /// Whether a mixed job has requests of this direction at all.
+    fn mix_has(&self, direction: Direction) -> bool {
+        let Mix::ReadWrite { read_percent } = self.mix else { return self.mix.uses(direction) };
+        if direction == Direction::Read { read_percent > 0 } else { read_percent < 100 }
     }
 
     /// Makes a request and updates all counters.
@@ -767,6 +784,7 @@ impl FioJob {
             Then::Verify => {
                 // As in fio, the run time starts again.
                 self.ends_at = self.spec.limits.runtime.map_or(Instant::MAX, |span| now.saturating_add(span));
+                self.reads_back_from = Some(now);
                 self.phase = Phase::Verifying;
                 None
             }
@@ -952,6 +970,15 @@ impl Workload for FioJob {
 
     fn began(&self) -> Option<Instant> {
         self.began
+    }
+
+    fn between(&self, kind: Kind) -> [Option<Instant>; 2] {
+        match kind {
+            Kind::Read if self.mix.uses(Direction::Read) => [None, None],
+            Kind::Read => [self.reads_back_from, None],
+            Kind::Flush => [None, None],
+            _ => [None, self.reads_back_from],
+        }
     }
 
     fn verifies(&self) -> bool {

@@ -91,6 +91,8 @@ fn sequential_walks_wrap_around_and_keep_their_gaps() {
     assert_eq!(lbas(&run("rw=read:-8k\nsize=16k")), [0, 16, 8, 0]);
     assert_eq!(lbas(&run("rw=trim\nsize=8k")), [0, 8]);
     assert_eq!(run("rw=read\nsize=64k\nnumber_ios=3").len(), 3);
+    assert_eq!(run("rw=read\nsize=64k\nnumber_ios=3\nloops=3").len(), 9);
+    assert_eq!(run("rw=read\nsize=8k\nnumber_ios=3\nloops=3").len(), 6);
     let mixed = run("rw=rw\nsize=64k");
     for kind in [Kind::Read, Kind::Write] {
         let own: Vec<Sent> = mixed.iter().copied().filter(|s| s.request.kind == kind).collect();
@@ -150,6 +152,12 @@ fn mixes_and_sizes_have_their_shares() {
         let share = ranged.iter().filter(|s| s.request.blocks == blocks).count();
         assert!((1850..2150).contains(&share), "{blocks}: {share}");
     }
+    // fio 3.33 issued 2/5, 2/5 and 1/5.
+    let uneven = run("rw=randwrite\nbsrange=4k-10k\nnumber_ios=10000\nio_size=1g\nsize=32m");
+    for (blocks, expected) in [(8, 4000), (16, 4000), (20, 2000)] {
+        let share = uneven.iter().filter(|s| s.request.blocks == blocks).count();
+        assert!(share.abs_diff(expected) < 200, "{blocks}: {share}");
+    }
     let aligned = run("rw=randwrite\nbs=4k\nblockalign=64k\nnumber_ios=1000\nsize=32m");
     assert!(lbas(&aligned).iter().all(|lba| lba % 128 == 0));
 }
@@ -208,6 +216,15 @@ fn paces_of_two_directions_are_kept_apart() {
     let sent = run("rw=randrw\nrate_iops=1000,3000\nruntime=1\ntime_based\nnorandommap\niodepth=4");
     assert_eq!((count(&sent, Kind::Read), count(&sent, Kind::Write)), (1000, 3000));
     assert!(sent.iter().all(|s| s.request.intended.as_nanos() / 1000 == s.at_us));
+}
+
+#[test]
+fn a_direction_without_a_rate_is_not_held_back_by_the_other() {
+    let options = "rw=randrw\nrate_iops=100,\nruntime=1\ntime_based\nnorandommap";
+    let sent = drive(&mut job(options), 100).0;
+    assert_eq!((count(&sent, Kind::Read), count(&sent, Kind::Write)), (100, 9_900));
+    let reads_alone = run("rw=randrw\nrwmixread=100\nrate_iops=100,\nruntime=1\ntime_based\nnorandommap");
+    assert_eq!((count(&reads_alone, Kind::Read), reads_alone.len()), (100, 100));
 }
 
 #[test]

@@ -389,7 +389,10 @@ impl Resolver<'_> {
         Ok(Limits {
             blocks: (!endless).then_some(bytes.div_ceil(LBA_BYTES)),
             // As in fio, a time-based job ends only by its run time.
-            requests: draft.number_ios.filter(|_| !endless).map(|requests| requests.saturating_mul(pairs)),
+            requests: draft
+                .number_ios
+                .filter(|_| !endless)
+                .map(|requests| requests.saturating_mul(pairs).saturating_mul(draft.loops)),
             runtime: draft.runtime,
         })
     }

@@ -77,7 +77,8 @@ pub enum Sequencer {
 pub enum Sizes {
     /// A single size.
     Fixed(u32),
-    /// A multiple of the smallest size, up to the largest; all are equally likely.
+    /// A multiple of the smallest size, up to the largest; all are equally likely. If the largest is no multiple, it is as likely as the
+    /// rest of the way to it is long.
     Range {
         /// The smallest size.
         min: u32,
