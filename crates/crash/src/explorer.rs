@@ -15,8 +15,8 @@ use super::devices::{Habit, habit, layer};
 use super::sim::{Misbehaviour, Sim};
 use super::token::{Chosen, NestedCut, Token};
 use super::workload::{
-    History, exercise, history, with_a_silent_stream, with_handles, with_range_flushes, with_runs,
-    with_shares, with_streams, with_wide_range_flushes,
+    History, exercise, history, with_a_silent_stream, with_handles, with_long_commands, with_range_flushes,
+    with_runs, with_shares, with_streams, with_wide_range_flushes,
 };
 use flashweir_contract::{
     Content, DeviceKind, LogPos, Observed, Oracle, Policy, RangeFlushed, Verdict, Violation,
@@ -286,6 +286,7 @@ pub fn boot_history(spec: &WorldSpec, boot: u32) -> History {
     let name = &spec.config.name;
     let history = match habit(name) {
         Habit::Wide => with_wide_range_flushes(history, &geometry, spec.seed, boot),
+        Habit::Long => with_long_commands(history, &geometry, spec.seed, boot),
         Habit::Plain | Habit::FallsSilent => history,
     };
     let history = match spec.config.order.policy {
@@ -298,7 +299,7 @@ pub fn boot_history(spec: &WorldSpec, boot: u32) -> History {
     };
     match habit(name) {
         Habit::FallsSilent => with_a_silent_stream(history),
-        Habit::Plain | Habit::Wide => history,
+        Habit::Plain | Habit::Wide | Habit::Long => history,
     }
 }
 

@@ -274,6 +274,25 @@ pub fn with_wide_range_flushes(mut history: History, geometry: &Geometry, seed: 
     history
 }
 
+/// Makes one command in four as long as up to two buffers of the smallest devices, with ends inside units, and turns one operation in ten
+/// into a read.
+pub fn with_long_commands(mut history: History, geometry: &Geometry, seed: u64, boot: u32) -> History {
+    const UNITS_MAX: u64 = 12;
+    let mut random = RandomStream::new(seed, &format!("crash-long-{boot}"));
+    let all = geometry.user_units * geometry.lbas_per_unit;
+    for op in &mut history.ops {
+        let reads = random.chance(0.1);
+        if reads && op.verb == Verb::Write {
+            (op.verb, op.fua, op.tags) = (Verb::Read, false, [0; 2]);
+        }
+        if matches!(op.verb, Verb::Write | Verb::Zeroes | Verb::Trim | Verb::Read) && random.chance(0.25) {
+            let wanted = 1 + random.below(UNITS_MAX * geometry.lbas_per_unit);
+            op.blocks = wanted.max(op.blocks.into()).min(all - op.lba) as u32;
+        }
+    }
+    history
+}
+
 /// Turns some writes and deallocations into SHAREs of up to four pairs: from hot units or from anywhere, mostly to hot units, now and
 /// then a swap, a chain, or so many units that the records need more than one page of the log. Deallocations become fewer, so that
 /// most sources have a content.

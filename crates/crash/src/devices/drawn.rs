@@ -4,10 +4,13 @@
 //!
 //! Invariant: a device is a function of its number. Shapes are drawn until one is valid and tiny.
 
-use super::shape::{Habit, Layer, PLAIN, Shape};
+use super::shape::{Habit, Knobs, Layer, PLAIN, Shape};
 use flashweir_core::RandomStream;
 use flashweir_device::Geometry;
-use flashweir_device::config::{Allocation, BufferMode, Cell, Miss, PersistPolicy, RangeFlushSupport};
+use flashweir_device::config::{
+    Allocation, BufferMode, BusOrder, Cell, Eviction, Miss, PersistPolicy, RangeFlushSupport,
+};
+use flashweir_ftl::GcPolicy;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -105,7 +108,13 @@ fn shape(random: &mut RandomStream) -> Shape {
         buffer_units: one(random, &[6, 8, 12, 16, 24]),
         high_water: one(random, &[0.5, 0.9]),
         allocation: one(random, &[Allocation::Static, Allocation::Dynamic]),
-        range_flush: if range { RangeFlushSupport::Selective } else { RangeFlushSupport::None },
+        range_flush: match range {
+            true => one(
+                random,
+                &[RangeFlushSupport::Selective, RangeFlushSupport::Selective, RangeFlushSupport::Whole],
+            ),
+            false => RangeFlushSupport::None,
+        },
         fuse_epochs: if order == PersistPolicy::Transactional { one(random, &[1, 4]) } else { 1 },
         access_us: one(random, access),
         eager_blocks: if is_ordered { 4 } else { one(random, &[1, 2]) },
@@ -114,12 +123,35 @@ fn shape(random: &mut RandomStream) -> Shape {
         wear_apart: one(random, &[100, 100, 2]),
         program_us: one(random, &[100, 100, 600]),
         habit: match is_ordered {
-            true => one(random, &[Habit::Plain, Habit::Wide, Habit::FallsSilent]),
-            false => one(random, &[Habit::Plain, Habit::Wide]),
+            true => one(random, &[Habit::Plain, Habit::Wide, Habit::Long, Habit::FallsSilent]),
+            false => one(random, &[Habit::Plain, Habit::Wide, Habit::Long]),
         },
         hot_cold: hot_cold || handles > 1,
         handles,
+        knobs: if random.chance(0.6) { knobs(random, mode, layer.is_some()) } else { PLAIN.knobs },
         ..PLAIN
+    }
+}
+
+fn knobs(random: &mut RandomStream, mode: BufferMode, has_layer: bool) -> Knobs {
+    let is_protected = mode == BufferMode::PowerLossProtected;
+    Knobs {
+        gc: one(random, &[GcPolicy::Greedy, GcPolicy::CostBenefit, GcPolicy::DChoices, GcPolicy::Fifo]),
+        choices: one(random, &[1, 2, 8]),
+        preemptible: random.chance(0.5),
+        levels: random.chance(0.7),
+        factory_bad: one(random, &[0.0, 0.0, 0.03]),
+        eviction: Some(one(random, &[Eviction::Fifo, Eviction::Lru])),
+        suspend: one(random, &[None, Some([true, true]), Some([true, false]), Some([false, true])]),
+        bus_order: one(random, &[BusOrder::DataFirst, BusOrder::CommandsFirst]),
+        multi_plane: random.chance(0.7),
+        die_interleaving: random.chance(0.7),
+        exclusive_flush: random.chance(0.15),
+        // Such a device promises no more than one without a capacitor.
+        protected_units: (is_protected && random.chance(0.3)).then_some(3),
+        // As with `access_us`.
+        buffer_bytes_per_s: one(random, if has_layer { &[0][..] } else { &[0, 0, 20_000_000] }),
+        striping: one(random, &["CWDP", "PDWC", "DPCW"]).parse().ok(),
     }
 }
 
@@ -127,7 +159,7 @@ fn shape(random: &mut RandomStream) -> Shape {
 fn fitting(shape: Shape) -> Option<Shape> {
     (10..44).step_by(2).find_map(|blocks_per_plane| {
         // A SHARE makes copies beside what is there when the table is full.
-        let needs_spare = shape.wears_out() || shape.share > 0;
+        let needs_spare = shape.wears_out() || shape.share > 0 || shape.knobs.factory_bad > 0.0;
         let spare_percent = if needs_spare { SPARE_BLOCKS * 100 / blocks_per_plane + 1 } else { 0 };
         let shape = Shape { blocks_per_plane, spare_percent, ..shape };
         let geometry = Geometry::new(&shape.valid_config()?);
@@ -155,6 +187,27 @@ mod tests {
         assert!(
             drawn("tiny-drawn-").is_none() && drawn("tiny-drawn-07").is_none() && drawn("tiny-d1").is_none()
         );
+    }
+
+    /// What the table leaves as it comes.
+    #[test]
+    fn drawn_devices_have_what_no_row_has() {
+        let shapes: Vec<Shape> = (0..400).map(|number| drawn(&drawn_name(number)).unwrap()).collect();
+        let count = |is: fn(&Shape) -> bool| shapes.iter().filter(|shape| is(shape)).count();
+        let counts = [
+            count(|shape| shape.range_flush == RangeFlushSupport::Whole),
+            count(|shape| shape.knobs.gc == GcPolicy::CostBenefit),
+            count(|shape| shape.knobs.gc == GcPolicy::DChoices),
+            count(|shape| shape.knobs.gc == GcPolicy::Fifo),
+            count(|shape| !shape.knobs.preemptible && shape.order != PersistPolicy::None),
+            count(|shape| !shape.knobs.levels),
+            count(|shape| shape.knobs.factory_bad > 0.0 && shape.program_fail > 0.0),
+            count(|shape| shape.knobs.exclusive_flush && shape.range_flush != RangeFlushSupport::None),
+            count(|shape| shape.knobs.protected_units.is_some()),
+            count(|shape| shape.habit == Habit::Long && shape.share > 0),
+            count(|shape| shape.knobs.suspend.is_some() && shape.map.is_some()),
+        ];
+        assert!(counts.iter().all(|count| *count >= 5), "{counts:?}");
     }
 
     /// Features that exclude each other in the table occur together.

@@ -10,6 +10,7 @@ use flashweir_device::config::{
     WearConfig,
 };
 use flashweir_device::{DeviceConfig, Geometry};
+use flashweir_ftl::{GcPolicy, Striping};
 
 /// The properties that distinguish tiny devices.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +55,48 @@ pub(super) struct Shape {
     pub(super) nvram: u32,
     /// Placement handles.
     pub(super) handles: u8,
+    pub(super) knobs: Knobs,
+}
+
+/// What a user may set on any device, and what the rows of the table leave as it comes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Knobs {
+    pub(super) gc: GcPolicy,
+    pub(super) choices: u32,
+    pub(super) preemptible: bool,
+    /// Dynamic wear-levelling.
+    pub(super) levels: bool,
+    pub(super) factory_bad: f64,
+    pub(super) eviction: Option<Eviction>,
+    /// Program and erase suspend; else only devices of two bits per cell have it.
+    pub(super) suspend: Option<[bool; 2]>,
+    pub(super) bus_order: BusOrder,
+    pub(super) multi_plane: bool,
+    pub(super) die_interleaving: bool,
+    pub(super) exclusive_flush: bool,
+    /// Units that the capacitor saves, if not all.
+    pub(super) protected_units: Option<u64>,
+    pub(super) buffer_bytes_per_s: u64,
+    pub(super) striping: Option<Striping>,
+}
+
+impl Knobs {
+    const AS_IT_COMES: Self = Self {
+        gc: GcPolicy::Greedy,
+        choices: 8,
+        preemptible: true,
+        levels: true,
+        factory_bad: 0.0,
+        eviction: None,
+        suspend: None,
+        bus_order: BusOrder::DataFirst,
+        multi_plane: true,
+        die_interleaving: true,
+        exclusive_flush: false,
+        protected_units: None,
+        buffer_bytes_per_s: 0,
+        striping: None,
+    };
 }
 
 /// Additional operations of a device's history, beyond those that its features call for.
@@ -63,6 +106,8 @@ pub(crate) enum Habit {
     /// Range flushes of up to four overlapping ranges and of up to five tags; deallocations across the ends of such
     /// ranges.
     Wide,
+    /// Commands longer than the buffer, and many reads.
+    Long,
     /// A stream that writes only at the beginning of each boot; its epoch stays open.
     FallsSilent,
 }
@@ -113,6 +158,7 @@ pub(super) const PLAIN: Shape = Shape {
     share: 0,
     nvram: 0,
     handles: 1,
+    knobs: Knobs::AS_IT_COMES,
 };
 
 impl Shape {
@@ -143,6 +189,7 @@ impl Shape {
         let [channels, dies_per_chip, planes_per_die] = self.parallel;
         let page_bytes = self.unit_bytes * self.units_per_page;
         let us = Duration::from_micros;
+        let knobs = &self.knobs;
         let reserve_blocks = 2 + u32::from(self.wears_out());
         let program = match self.cell {
             Cell::Slc => PageTimes::Same(us(self.program_us)),
@@ -171,15 +218,12 @@ impl Shape {
                 bus_bytes_per_s: 100_000_000,
                 command: [Duration::from_nanos(300); 3],
                 command_next_plane: [Duration::from_nanos(300); 3],
-                bus_order: BusOrder::default(),
-                multi_plane: true,
-                die_interleaving: true,
-                suspend: (self.cell == Cell::Mlc).then_some(SuspendConfig {
-                    program: true,
-                    erase: true,
-                    latency: us(5),
-                    max_per_operation: 2,
-                }),
+                bus_order: knobs.bus_order,
+                multi_plane: knobs.multi_plane,
+                die_interleaving: knobs.die_interleaving,
+                suspend: knobs.suspend.or((self.cell == Cell::Mlc).then_some([true; 2])).map(
+                    |[program, erase]| SuspendConfig { program, erase, latency: us(5), max_per_operation: 2 },
+                ),
             },
             ftl: FtlConfig {
                 translation: if self.map.is_some() {
@@ -188,14 +232,17 @@ impl Shape {
                     Translation::Resident
                 },
                 allocation: self.allocation,
+                striping: knobs.striping.unwrap_or_default(),
                 over_provisioning,
                 gc: GcConfig {
+                    policy: knobs.gc,
+                    choices: knobs.choices,
+                    preemptible: knobs.preemptible,
                     hot_cold: self.hot_cold,
                     start_below_blocks: reserve_blocks + self.eager_blocks,
                     reserve_blocks,
-                    ..GcConfig::default()
                 },
-                wear: WearConfig { static_threshold: self.wear_apart, ..WearConfig::default() },
+                wear: WearConfig { static_threshold: self.wear_apart, dynamic: knobs.levels },
                 metadata: Metadata::Log,
                 demand: DemandConfig { entries, miss, ..DemandConfig::default() },
                 share: ShareConfig { pages: self.share, batch: 64, nvram_records: self.nvram },
@@ -209,10 +256,16 @@ impl Shape {
                 capacity: Bytes(self.buffer_units * self.unit_bytes),
                 high_water: self.high_water,
                 low_water: self.high_water / 2.0,
-                eviction: if self.hot_cold { Eviction::Fifo } else { Eviction::Lru },
+                eviction: knobs.eviction.unwrap_or(if self.hot_cold {
+                    Eviction::Fifo
+                } else {
+                    Eviction::Lru
+                }),
                 range_flush: self.range_flush,
                 access_latency: us(self.access_us),
-                ..BufferConfig::default()
+                exclusive_flush: knobs.exclusive_flush,
+                protected: knobs.protected_units.map(|units| Bytes(units * self.unit_bytes)),
+                bytes_per_s: knobs.buffer_bytes_per_s,
             },
             order: OrderConfig {
                 policy: self.order,
@@ -223,6 +276,7 @@ impl Shape {
                 program_fail: self.program_fail,
                 erase_fail: self.erase_fail,
                 endurance: self.endurance,
+                factory_bad: knobs.factory_bad,
                 paired_page_loss: self.cell != Cell::Slc,
                 ..FaultConfig::default()
             },
