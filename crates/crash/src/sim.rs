@@ -115,7 +115,9 @@ impl Sim {
         let seed = history.ops.first().map_or(0, |op| op.pattern >> 16);
         let per_unit = device.geometry().lbas_per_unit;
         let layer = devices::layer(&device.config().name);
-        let looks_up_late = device.config().ftl.translation == Translation::DemandCached;
+        let config = device.config();
+        let looks_up_late =
+            config.ftl.translation == Translation::DemandCached || config.buffer.exclusive_flush;
         let first = model.iter().map(Payload::identity).filter(|_| layer.is_some()).collect();
         let torn = unreadable_blocks(&device);
         let mapped = (0..units).map(|unit| device.is_mapped(Lpn(unit))).collect();

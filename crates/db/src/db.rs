@@ -137,6 +137,16 @@ fn data_flags(config: &Config) -> OpenFlags {
     }
 }
 
+/// Makes the names in the directory durable.
+async fn sync_dir<F: Fs>(process: &Process<F>, dir: &str) -> Result<()> {
+    let flags = OpenFlags { directory: true, ..OpenFlags::READ };
+    let synced = match process.open(dir, flags, 0).await {
+        Ok(dir) => dir.sync(SyncKind::All).await,
+        Err(errno) => Err(errno),
+    };
+    synced.map_err(|errno| DbError::File { what: format!("syncing {dir}"), errno })
+}
+
 async fn open_file<F: Fs>(
     process: &Process<F>,
     dir: &str,
@@ -181,6 +191,7 @@ impl<F: Fs> Shared<F> {
                 let flags = OpenFlags { direct, ..OpenFlags::READ_WRITE.create_new() };
                 let area = open("double-write", flags).await?;
                 area.sync(SyncKind::All).await?;
+                sync_dir(process, dir).await?;
                 Some(area)
             }
             Err(DbError::File { errno: Errno::ENOENT, .. }) => None,
@@ -274,12 +285,7 @@ impl<F: Fs> Shared<F> {
     }
 
     async fn sync_dir(&self) -> Result<()> {
-        let flags = OpenFlags { directory: true, ..OpenFlags::READ };
-        let synced = match self.process.open(&self.dir, flags, 0).await {
-            Ok(dir) => dir.sync(SyncKind::All).await,
-            Err(errno) => Err(errno),
-        };
-        synced.map_err(|errno| DbError::File { what: format!("syncing {}", self.dir), errno })
+        sync_dir(&self.process, &self.dir).await
     }
 
     /// Returns the double-write area, if pages are written to it.
@@ -297,6 +303,7 @@ impl<F: Fs> Shared<F> {
     /// Stops the engine.
     pub(crate) fn fail(&self, error: DbError) {
         self.failure.borrow_mut().get_or_insert(error);
+        self.core.borrow_mut().locks.give_up_waits();
         self.wake_all();
     }
 

@@ -90,6 +90,12 @@ impl Locks {
         }
     }
 
+    /// Ends all waits without a lock: the engine has stopped, and no transaction ends in order any more.
+    pub(crate) fn give_up_waits(&mut self) {
+        self.waiting.clear();
+        self.rows.values_mut().for_each(|lock| lock.queue.clear());
+    }
+
     /// Passes all locks of a transaction to those that wait for them.
     pub(crate) fn release(&mut self, trx: TrxId) {
         self.end_wait(trx);

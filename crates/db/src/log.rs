@@ -147,7 +147,10 @@ impl Log {
         for (index, block) in bytes.chunks_exact_mut(BLOCK as usize).enumerate() {
             let begin = base + index as u64 * BLOCK;
             let used = self.lsn.saturating_sub(begin + HEAD).min(ROOM);
-            if used > 0 {
+            // Blocks that were full when the log was opened stay as they are: with a new incarnation, the first write, if it is torn,
+            // would end the log before them.
+            let is_old = begin + BLOCK <= self.begun;
+            if used > 0 && !is_old {
                 seal(block, begin, used as usize, self.incarnation);
             }
         }
@@ -309,6 +312,37 @@ mod tests {
             }
         }
         assert!(log.lsn() > 10 * ring);
+    }
+
+    /// The first write of a log that was opened again gave its old blocks a new incarnation. If only the first of them reached the
+    /// medium, the next reader took the others for leftovers: what had been recovered once was gone.
+    #[test]
+    fn regression_a_torn_first_write_leaves_the_old_log_readable() {
+        let ring = 64 << 10;
+        let mut old = Log::new(ring, FIRST_LSN, &[], 1, FIRST_LSN);
+        let mut ends = Vec::new();
+        for nth in 0..5u8 {
+            ends.push(old.append(&[nth; 500]).1);
+        }
+        let image = old.unwritten().unwrap().bytes;
+        let mut new = Log::new(ring, old.lsn(), &image[..UNIT as usize], 2, FIRST_LSN);
+        new.append(&[9; 500]);
+        let written = new.unwritten().unwrap().bytes;
+        let blocks = written.len() / BLOCK as usize;
+        for subset in 0..1u32 << blocks {
+            let mut torn = image.clone();
+            torn.resize(written.len().max(image.len()), 0);
+            for block in (0..blocks).filter(|block| subset >> block & 1 == 1) {
+                let range = block * BLOCK as usize..(block + 1) * BLOCK as usize;
+                torn[range.clone()].copy_from_slice(&written[range]);
+            }
+            let mut scan = Scan::new(FIRST_LSN, 0);
+            scan.feed(FIRST_LSN - HEAD, &torn);
+            for (nth, end) in ends.iter().enumerate() {
+                let (_, at, group) = scan.next_group().unwrap_or_else(|| panic!("group {nth} of {subset:b}"));
+                assert_eq!((at, &group[..]), (*end, &[nth as u8; 500][..]));
+            }
+        }
     }
 
     /// Blocks of an earlier incarnation after the end of the log are not part of it.

@@ -70,6 +70,11 @@ impl<F: Fs> Shared<F> {
 
     /// Loads a page into memory and pins it.
     pub(crate) async fn fetch(&self, number: PageNo) -> Result<()> {
+        self.fetch_for(number, false).await
+    }
+
+    /// [`Self::fetch`]; one that `is_made` by what follows is blank if it is torn.
+    pub(crate) async fn fetch_for(&self, number: PageNo, is_made: bool) -> Result<()> {
         loop {
             self.check_alive()?;
             {
@@ -84,15 +89,17 @@ impl<F: Fs> Shared<F> {
             }
             self.read_done.wait().await;
         }
-        let read = self.read_into_pool(number).await;
+        let read = self.read_into_pool(number, is_made).await;
         self.reading.borrow_mut().remove(&number);
         self.read_done.notify();
         read
     }
 
-    async fn read_into_pool(&self, number: PageNo) -> Result<()> {
-        let (page, is_whole) = self.read_page(number).await?;
-        if !is_whole {
+    async fn read_into_pool(&self, number: PageNo, is_made: bool) -> Result<()> {
+        let (mut page, is_whole) = self.read_page(number).await?;
+        if !is_whole && is_made {
+            page = Page::blank(self.config.page_bytes as usize);
+        } else if !is_whole {
             return Err(DbError::Damaged(format!("page {number} is torn: its checksum is wrong")));
         }
         self.make_frames(1).await?;

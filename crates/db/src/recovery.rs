@@ -155,7 +155,9 @@ impl<F: Fs> Shared<F> {
         numbers.sort_unstable();
         numbers.dedup();
         for &number in &numbers {
-            self.fetch(number).await?;
+            // A load that was cut leaves pages half written under numbers that are given out again.
+            let first = ops.iter().find(|(of, _)| *of == number);
+            self.fetch_for(number, matches!(first, Some((_, Op::Init { .. })))).await?;
         }
         let mut core = self.core.borrow_mut();
         let older = |core: &Core, number| core.pool.page(number).lsn() < *end;

@@ -132,6 +132,7 @@ impl<F: Fs> Transaction<F> {
     }
 
     async fn take_lock(&mut self, tree: Tree, key: &[u8]) -> Result<()> {
+        self.shared().check_alive()?;
         let wish = self.shared().core.borrow_mut().locks.ask(self.id, tree.0, key);
         match wish {
             Wish::Granted => Ok(()),
@@ -143,7 +144,8 @@ impl<F: Fs> Transaction<F> {
                 self.shared().core.borrow_mut().metrics.lock_waits += 1;
                 let answer = granted.await;
                 self.shared().core.borrow_mut().locks.end_wait(self.id);
-                // The holder of a lock releases it, unless the engine is gone with all its locks.
+                // The holder of a lock releases it, unless the engine has stopped or is gone with all its locks.
+                self.shared().check_alive()?;
                 answer.map_err(|_| DbError::Closed)
             }
         }

@@ -44,7 +44,7 @@ impl<J: Copy> Cx<J> {
         flash: Flash<J>,
         planted: Option<PlantedBug>,
     ) -> Self {
-        let front = Front::new(config.keeps_epochs());
+        let front = Front::new(&config);
         Self {
             now: Instant::ZERO,
             effects: Vec::new(),

@@ -481,13 +481,18 @@ impl DeviceConfig {
         let geometry = Geometry::new(self);
         let wasted =
             f64::from(self.geometry.blocks_per_plane * waste) / f64::from(self.geometry.pages_per_block);
-        // A version that is not stable keeps the one that it replaces, and a plane may have twice its share of them.
+        // A version that is not stable keeps the one that it replaces. Of these a plane may have twice its share, or all of them where
+        // striping chooses the plane.
         let kept = match self.keeps_epochs() && self.order.policy != PersistPolicy::InOrderWriteBack {
             true => 2 * self.buffer.capacity.0 / geometry.unit_bytes + geometry.counted_members_max(),
             false => 0,
         };
         let share = 2.0_f64.min(f64::from(geometry.planes())) / f64::from(geometry.planes());
-        let kept = kept as f64 / f64::from(geometry.units_per_block()) * share;
+        let mut kept = kept as f64 / f64::from(geometry.units_per_block()) * share;
+        if kept > 0.0 && f.allocation == Allocation::Static {
+            let all = self.buffer.capacity.0 / geometry.unit_bytes + u64::from(geometry.units_per_block());
+            kept = kept.max(all as f64 / f64::from(geometry.units_per_block()));
+        }
         let needed = f64::from(f.gc.reserve_blocks + 1 + f.open_blocks()) + wasted + kept;
         let spare = geometry.spare_blocks_per_plane_min();
         if spare < needed && self.firmware == FirmwareKind::PageAndAppend {

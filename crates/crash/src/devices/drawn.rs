@@ -147,8 +147,8 @@ fn knobs(random: &mut RandomStream, mode: BufferMode, has_layer: bool) -> Knobs 
         multi_plane: random.chance(0.7),
         die_interleaving: random.chance(0.7),
         exclusive_flush: random.chance(0.15),
-        // Such a device promises no more than one without a capacitor.
-        protected_units: (is_protected && random.chance(0.3)).then_some(3),
+        // Such a device promises no more than one without a capacitor, which a layer may rely on.
+        protected_units: (is_protected && !has_layer && random.chance(0.3)).then_some(3),
         // As with `access_us`.
         buffer_bytes_per_s: one(random, if has_layer { &[0][..] } else { &[0, 0, 20_000_000] }),
         striping: one(random, &["CWDP", "PDWC", "DPCW"]).parse().ok(),

@@ -34,6 +34,37 @@ fn a_log_that_cannot_be_written_stops_the_engine() {
     });
 }
 
+/// Whoever waited for a row when the engine stopped waited for ever, and kept the engine.
+#[test]
+fn regression_a_stopped_engine_lets_nobody_wait_for_a_row() {
+    let mut bed = Bed::new();
+    let db = bed.create(small());
+    let (fs, handle) = (bed.fs.clone(), bed.handle());
+    bed.run(async move {
+        let tree = db.create_tree("rows").await.unwrap();
+        let mut first = db.begin().await.unwrap();
+        first.insert(tree, b"a", b"1").await.unwrap();
+        let (sender, waited) = flashweir_core::executor::oneshot();
+        let other = db.clone();
+        handle.spawn(async move {
+            let mut second = other.begin().await.unwrap();
+            drop(sender.send(second.update(tree, b"a", b"2").await));
+        });
+        handle.yield_now().await;
+        fs.set_faults(Faults { syncs: Some(Errno::EIO), ..Faults::default() });
+        let failure = DbError::File { what: "syncing /db/log-0".into(), errno: Errno::EIO };
+        assert_eq!(db.create_tree("others").await, Err(failure.clone()));
+        assert_eq!(waited.await.unwrap(), Err(failure.clone()));
+        assert_eq!(first.commit().await, Err(failure));
+        let mut third = Err(DbError::Closed);
+        if let Ok(mut trx) = db.begin().await {
+            third = trx.update(tree, b"a", b"3").await;
+        }
+        assert!(third.is_err());
+        fs.set_faults(Faults::default());
+    });
+}
+
 /// Logs are as long as configured from the beginning, whatever the pieces are in which they are filled: no commit extends a file.
 #[test]
 fn files_of_a_new_database_have_their_lengths() {

@@ -606,10 +606,14 @@ impl<J: Copy> Machine<J> {
             return self.try_suspend(now, id, schedule);
         }
         let batch = if self.stations[id].suspended.is_some() {
-            match self.next_reads(id) {
-                Some(batch) => batch,
-                None => return self.resume(now, id, schedule),
-            }
+            // So that a suspended operation ends while reads keep coming.
+            let may_pass = self.stations[id].read_streak < READ_STREAK_MAX;
+            let Some(batch) = may_pass.then(|| self.next_reads(id)).flatten() else {
+                self.stations[id].read_streak = 0;
+                return self.resume(now, id, schedule);
+            };
+            self.stations[id].read_streak += 1;
+            batch
         } else {
             self.next_batch(id, pages)?
         };

@@ -14,10 +14,10 @@ pub(crate) use arrivals::Arrivals;
 pub(crate) use check::{check_handle, check_range};
 pub(crate) use span::{Span, range};
 
-use crate::config::BufferConfig;
+use crate::config::{BufferConfig, DeviceConfig, PersistPolicy};
 use crate::slab::Slab;
 use flashweir_core::command::StreamId;
-use flashweir_core::{Command, DeviceError, Duration, Instant, Payload};
+use flashweir_core::{Command, DeviceError, Duration, Instant, Op, Payload};
 use std::collections::{BTreeMap, VecDeque};
 
 /// A command between arrival and completion.
@@ -39,7 +39,10 @@ pub(crate) struct Front {
     pub(crate) commands: Slab<Active>,
     /// Commands of each stream that have not reached the queue of acceptance.
     pub(crate) arrivals: BTreeMap<StreamId, Arrivals>,
-    /// Whether the device keeps epochs in order; otherwise streams are ignored.
+    /// Whether commands of a stream are accepted in the order in which they arrived, or in that of their epoch numbers; otherwise
+    /// streams are ignored.
+    pub(crate) accepts_in_order: bool,
+    /// Whether the device keeps epochs in order on their way to the medium, which what is protected from acceptance on needs not.
     pub(crate) keeps_order: bool,
     /// Commands that change state and wait to be accepted, in order.
     pub(crate) admission: VecDeque<u32>,
@@ -51,9 +54,13 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    /// Returns a front end without commands; `keeps_order` if the device keeps epochs in order.
-    pub(crate) fn new(keeps_order: bool) -> Self {
-        Self { keeps_order, ..Self::default() }
+    /// Returns a front end without commands.
+    pub(crate) fn new(config: &DeviceConfig) -> Self {
+        Self {
+            accepts_in_order: config.order.policy != PersistPolicy::None,
+            keeps_order: config.keeps_epochs(),
+            ..Self::default()
+        }
     }
 
     /// Adds a command that has arrived; returns its number in the device.
@@ -67,6 +74,12 @@ impl Front {
     #[inline]
     pub(crate) fn stream_of(&self, at: u32) -> Option<StreamId> {
         self.commands.get(at).command.stream.filter(|_| self.keeps_order)
+    }
+
+    /// The stream whose order of arrival a command has to keep. A read ignores its stream (commands §2.4).
+    pub(crate) fn arrives_in(&self, at: u32) -> Option<StreamId> {
+        let command = &self.commands.get(at).command;
+        command.stream.filter(|_| self.accepts_in_order && !matches!(command.op, Op::Read { .. }))
     }
 
     /// The interval in which the buffer memory moves `bytes`; `None` if that takes no time.

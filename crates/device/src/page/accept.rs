@@ -19,7 +19,7 @@ use crate::planted::PlantedBug;
 use flashweir_core::command::StreamId;
 use flashweir_core::index::Idx;
 use flashweir_core::units::LBA_BYTES;
-use flashweir_core::{Address, Command, Data, DeviceError, Lpn, Op, Payload, Ppa};
+use flashweir_core::{Address, Command, Data, DeviceError, Lba, Lpn, Op, Payload, Ppa};
 use flashweir_ftl::MapWord;
 use flashweir_ftl::map_log::Pin;
 use flashweir_ftl::recovery::{Change, TrimRecord};
@@ -37,7 +37,7 @@ impl PageFtl {
     /// Notes the arrival of a command of a stream. Commands of a stream are accepted in the order of their arrival, however long
     /// each needs before that, or by their epoch numbers.
     pub(super) fn note_ordered(&mut self, cx: &mut Cx, at: u32) {
-        if let Some(stream) = cx.stream_of(at) {
+        if let Some(stream) = cx.front.arrives_in(at) {
             let epoch = cx.front.commands.get(at).command.epoch;
             cx.front.arrivals.entry(stream).or_default().note(Some(at), epoch);
         }
@@ -46,7 +46,7 @@ impl PageFtl {
     /// A command that was refused still counts as a member of its epoch.
     pub(super) fn note_refused(&mut self, cx: &mut Cx, at: u32) {
         let epoch = cx.front.commands.get(at).command.epoch;
-        if let (Some(stream), Some(_)) = (cx.stream_of(at), epoch) {
+        if let (Some(stream), Some(_)) = (cx.front.arrives_in(at), epoch) {
             let arrivals = cx.front.arrivals.entry(stream).or_default();
             if arrivals.check(epoch).is_ok() {
                 arrivals.note(None, epoch);
@@ -57,7 +57,7 @@ impl PageFtl {
 
     /// A command has all that it needs to be accepted; it still waits behind earlier commands of its stream.
     pub(super) fn ready(&mut self, cx: &mut Cx, at: u32) {
-        let Some(stream) = cx.stream_of(at) else { return self.enqueue(cx, at) };
+        let Some(stream) = cx.front.arrives_in(at) else { return self.enqueue(cx, at) };
         cx.front.arrivals.entry(stream).or_default().ready(at);
         self.pass(cx, stream);
     }
@@ -179,12 +179,10 @@ impl PageFtl {
             hastened.extend(self.accept_unit(cx, at, Lpn(unit), seq, payload, waits));
             cx.front.commands.get_mut(at).next += 1;
         }
-        if !complete && self.buffer.used() == self.orders.stuck() {
-            // Nothing will ever leave the buffer: all of its versions are stuck. Units before this one are accepted.
+        if !complete && self.is_full_for_good() {
+            // Units before this one are accepted.
             let next = span.first + cx.front.commands.get(at).next;
-            let fault = DeviceError::WriteFault { at: Address::Lba(cx.lba(Lpn(next)).max(lba)) };
-            cx.front.commands.get_mut(at).error = Some(fault);
-            cx.part_done(at);
+            self.fail_to_accept(cx, at, cx.lba(Lpn(next)).max(lba));
             return true;
         }
         self.background |= !complete;
@@ -206,6 +204,17 @@ impl PageFtl {
             cx.part_done(at);
         }
         complete
+    }
+
+    /// Whether nothing will ever leave the full buffer: all of its versions are stuck.
+    pub(super) fn is_full_for_good(&self) -> bool {
+        self.buffer.used() == self.orders.stuck()
+    }
+
+    /// Ends a command of which the rest, from a sector on, cannot be accepted.
+    fn fail_to_accept(&mut self, cx: &mut Cx, at: u32, lba: Lba) {
+        cx.front.commands.get_mut(at).error = Some(DeviceError::WriteFault { at: Address::Lba(lba) });
+        cx.part_done(at);
     }
 
     /// Fails a write to a part of a unit whose other part is lost: the unit cannot be completed.
@@ -269,6 +278,9 @@ impl PageFtl {
         let hastened = self.demand_closure(cx, slot);
         if self.buffer.slot(slot).state == SlotState::Dirty {
             self.place(cx, slot, true);
+            // Before versions for which no command waits (contract §5.6).
+            let page = self.buffer.slot(slot).page;
+            self.space.pages[page as usize].first = true;
         }
         hastened
     }
@@ -349,6 +361,10 @@ impl PageFtl {
     fn accept_trim_piece(&mut self, cx: &mut Cx, at: u32) -> Piece {
         let stream = cx.stream_of(at);
         let is_first = cx.front.commands.get(at).seq == 0;
+        if let Some(cache) = self.map_cache.as_mut().filter(|_| is_first) {
+            // The one before may have been refused between two pieces.
+            cache.trim_next = None;
+        }
         if let Some(stream) = stream
             && (is_first || self.map_cache.is_some())
             && !self.may_change(cx, stream)
@@ -368,6 +384,11 @@ impl PageFtl {
                     self.work.set(Due::Destage);
                     self.work.complete_wordlines_of(&hastened);
                     return Piece::Waits;
+                }
+                if !self.buffer.has_room() && self.is_full_for_good() {
+                    self.work.complete_wordlines_of(&hastened);
+                    self.fail_to_accept(cx, at, cx.lba(Lpn(unit)).max(lba));
+                    return Piece::Last;
                 }
                 if !self.buffer.has_room() {
                     self.background = true;

@@ -53,8 +53,9 @@ impl PageFtl {
             Due::LookUp => self.look_up(cx),
             Due::WordLines => {
                 let slots = std::mem::take(&mut self.work.slots);
-                if std::mem::take(&mut self.work.all_wordlines) {
-                    self.demand_wordlines(cx);
+                let [all, awaited] = std::mem::take(&mut self.work.wordlines);
+                if all || awaited {
+                    self.demand_wordlines(cx, all);
                 }
                 self.demand_wordlines_of(cx, &slots);
             }

@@ -154,6 +154,15 @@ impl PageFtl {
             false => self.dead_planes[plane.index()] = true,
             true => self.dead_planes.fill(true),
         }
+        // No program comes that could damage a page on the same word line.
+        for dead in (0..planes).map(PlaneId) {
+            if !self.dead_planes[dead.index()] {
+                continue;
+            }
+            for stream in 0..self.space.streams() {
+                self.wordline_complete(cx, dead, stream);
+            }
+        }
         self.work.set(Due::Admit);
     }
 

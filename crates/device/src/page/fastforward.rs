@@ -39,6 +39,9 @@ impl UnitWriter {
             Allocation::Static => ftl.plane_for(cx, lpn),
             Allocation::Dynamic => {
                 let units = cx.geometry.units_per_page;
+                if self.turn.is_multiple_of(units) {
+                    self.skip_full_planes(ftl, cx);
+                }
                 let plane = PlaneId(self.turn / units % cx.geometry.planes());
                 self.turn = self.turn.wrapping_add(1);
                 plane
@@ -51,6 +54,20 @@ impl UnitWriter {
         self.user[plane.index()].push((lpn, payload));
         if self.user[plane.index()].len() == cx.geometry.units_per_page as usize {
             self.program_waiting(ftl, cx, plane);
+        }
+    }
+
+    /// Goes on to the next plane that takes host data, as the shared queue does: valid units are not spread evenly over the planes.
+    #[inline]
+    fn skip_full_planes(&mut self, ftl: &mut PageFtl, cx: &mut Cx) {
+        let (units, planes) = (cx.geometry.units_per_page, cx.geometry.planes());
+        for _ in 0..planes {
+            let plane = PlaneId(self.turn / units % planes);
+            make_room(ftl, cx, plane);
+            if ftl.space.offer(&cx.flash.blocks, plane, Frontier::USER).is_some() {
+                return;
+            }
+            self.turn = self.turn.wrapping_add(units);
         }
     }
 

@@ -13,7 +13,7 @@ use crate::flash::{Media, NandEvent, SaveArea, UnitImage};
 use crate::front::{check_handle, check_range, range};
 use crate::geometry::Geometry;
 use flashweir_core::command::PAGE_NAMESPACE;
-use flashweir_core::{Command, DeviceError, Lpn, Op, Payload};
+use flashweir_core::{Command, DeviceError, Lpn, Op, Order, Payload};
 use flashweir_ftl::{BlockId, PlaneId};
 use std::collections::BTreeSet;
 
@@ -82,7 +82,12 @@ impl Firmware for PageFtl {
     }
 
     fn arrive(&mut self, cx: &mut Cx, at: u32) {
-        let op = &cx.front.commands.get(at).command.op;
+        let Command { op, order, .. } = &mut cx.front.commands.get_mut(at).command;
+        let is_empty = range(op).is_some_and(|(_, blocks)| blocks == 0);
+        if is_empty && *order == Some(Order::Barrier) && !matches!(op, Op::Read { .. }) {
+            // Without a sector it still ends its epoch.
+            *op = Op::Barrier;
+        }
         if range(op).is_some_and(|(_, blocks)| blocks == 0) {
             self.note_refused(cx, at);
             cx.complete(at);

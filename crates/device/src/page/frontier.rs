@@ -444,6 +444,16 @@ impl Space {
         self.first_shared().map_or(Frontier::USER, |page| self.pages[page as usize].frontier)
     }
 
+    /// The frontier of the first page of the shared queue, if that belongs to the stream.
+    pub(super) fn first_shared_of(&self, stream: usize) -> Option<Frontier> {
+        let frontier = self.pages[self.first_shared()? as usize].frontier;
+        (self.stream(frontier) == stream).then_some(frontier)
+    }
+
+    pub(super) fn is_shared_empty(&self) -> bool {
+        self.first_shared().is_none()
+    }
+
     fn pop_shared(&mut self) -> Option<u32> {
         let page = self.first_shared()?;
         self.unlink_shared(page);

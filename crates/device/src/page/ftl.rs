@@ -66,6 +66,8 @@ pub(crate) struct PageFtl {
     pub(super) station_turn: u32,
     /// Pages on word lines that are not complete, by plane and frontier.
     pub(super) open_wordlines: Vec<Vec<Vec<u32>>>,
+    /// Whether word lines were left to pages of the shared queue that other planes may have taken meanwhile: as in [`Work::wordlines`].
+    pub(super) wordlines_left: [bool; 2],
     /// Reused memory for the units of a page write.
     pub(super) images: Vec<UnitImage>,
 }
@@ -88,6 +90,7 @@ impl PageFtl {
             map_cache: (geometry.map_pages > 0).then(|| Box::new(MapCache::new(config, geometry))),
             virtual_pages: VirtualPages::new(config.ftl.share.pages),
             sharing: None,
+            wordlines_left: [false; 2],
             open_wordlines: vec![vec![Vec::new(); space.streams()]; planes],
             space,
             buffer: Buffer::new(units, config.buffer.eviction),

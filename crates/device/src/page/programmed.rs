@@ -137,6 +137,9 @@ impl PageFtl {
             self.summarize(cx, op.at.block);
             self.want_log();
         }
+        if self.space.is_shared_empty() {
+            self.work.complete_wordlines(std::mem::take(&mut self.wordlines_left));
+        }
         if self.orders.is_pressed() {
             self.complete_epochs(cx);
         }
@@ -167,13 +170,13 @@ impl PageFtl {
         self.page_ended(cx, op);
     }
 
-    /// Makes sure that all incomplete word lines are completed.
-    pub(super) fn demand_wordlines(&mut self, cx: &mut Cx) {
+    /// Makes sure that all incomplete word lines are completed, or those for which something waits.
+    pub(super) fn demand_wordlines(&mut self, cx: &mut Cx, demanded: bool) {
         if !cx.config.faults.paired_page_loss {
             return;
         }
         for plane in (0..cx.geometry.planes()).map(PlaneId) {
-            (0..self.space.streams()).for_each(|stream| self.complete_wordline(cx, plane, stream, true));
+            (0..self.space.streams()).for_each(|stream| self.complete_wordline(cx, plane, stream, demanded));
             cx.start(cx.geometry.station(plane), &mut self.space);
         }
     }
@@ -197,12 +200,26 @@ impl PageFtl {
     /// Completes a word line with filler if a command or GC waits for its pages and no other program will complete it.
     pub(super) fn complete_wordline(&mut self, cx: &mut Cx, plane: PlaneId, stream: usize, demanded: bool) {
         let held = &self.open_wordlines[plane.0 as usize][stream];
-        let mut frontiers = self.space.all_frontiers().filter(|f| self.space.stream(*f) == stream);
-        let comes = frontiers.any(|frontier| {
-            cx.flash.machine.has_waiting_program(plane, frontier)
-                && self.space.offer(&cx.flash.blocks, plane, frontier).is_some()
+        if held.is_empty() || self.space.is_programming(plane, stream) {
+            return;
+        }
+        let frontier = self.space.all_frontiers().find(|f| self.space.stream(*f) == stream);
+        // Filler on a frontier that GC shares goes on as a program of GC, which may use the last free blocks.
+        let collects = held.iter().any(|page| self.space.pages[*page as usize].frontier == Frontier::Gc);
+        let frontier = if collects { Frontier::Gc } else { frontier.unwrap_or(Frontier::USER) };
+        let mut others = self.space.all_frontiers().filter(|f| self.space.stream(*f) == stream);
+        // Where a program waits that cannot begin, filler of the same frontier could not either.
+        let comes = others.any(|other| {
+            cx.flash.machine.has_waiting_program(plane, other)
+                && (other == frontier || self.space.offer(&cx.flash.blocks, plane, other).is_some())
         });
-        if held.is_empty() || comes || self.space.is_programming(plane, stream) {
+        if comes {
+            return;
+        }
+        let next = self.space.first_shared_of(stream);
+        if next.is_some_and(|next| self.space.offer(&cx.flash.blocks, plane, next).is_some()) {
+            // The plane takes the next page of the shared queue, if no other one does.
+            self.wordlines_left[usize::from(!demanded)] = true;
             return;
         }
         let waits = |page: &u32| {
@@ -215,10 +232,6 @@ impl PageFtl {
         if !demanded && !held.iter().any(waits) {
             return;
         }
-        let frontier = self.space.all_frontiers().find(|f| self.space.stream(*f) == stream);
-        // Filler on a frontier that GC shares goes on as a program of GC, which may use the last free blocks.
-        let collects = held.iter().any(|page| self.space.pages[*page as usize].frontier == Frontier::Gc);
-        let frontier = if collects { Frontier::Gc } else { frontier.unwrap_or(Frontier::USER) };
         cx.flash.machine.push(NandOp {
             kind: OpKind::Program,
             class: if frontier == Frontier::Gc { Class::GcWrite } else { Class::Write },

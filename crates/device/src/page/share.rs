@@ -265,6 +265,10 @@ impl PageFtl {
     fn go_on_copying(&mut self, cx: &mut Cx, sharing: &mut Sharing) -> Step {
         let mut slots = Vec::new();
         for copy in sharing.copies.iter_mut().filter(|copy| copy.state == CopyState::Read) {
+            if !self.buffer.has_room() && self.is_full_for_good() {
+                copy.state = CopyState::Failed;
+                continue;
+            }
             if !self.buffer.has_room() {
                 self.background = true;
                 self.work.set(Due::Destage);

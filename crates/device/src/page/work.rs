@@ -60,8 +60,8 @@ pub(super) struct Work {
     pub(super) collect_step: Vec<PlaneId>,
     /// Slots for which a command waits and whose word lines may be incomplete.
     pub(super) slots: Vec<u32>,
-    /// Whether all word lines are to be completed.
-    pub(super) all_wordlines: bool,
+    /// Whether all word lines are to be completed, and whether those are for which something waits.
+    pub(super) wordlines: [bool; 2],
     pub(super) stuck: Vec<PlaneId>,
 }
 
@@ -114,8 +114,16 @@ impl Work {
 
     /// All word lines are to be completed.
     pub(super) fn complete_all_wordlines(&mut self) {
-        self.all_wordlines = true;
-        self.set(Due::WordLines);
+        self.complete_wordlines([true, false]);
+    }
+
+    /// All word lines are to be completed, or those for which something waits, or none.
+    #[inline]
+    pub(super) fn complete_wordlines(&mut self, [all, awaited]: [bool; 2]) {
+        if all || awaited {
+            self.wordlines = [self.wordlines[0] || all, self.wordlines[1] || awaited];
+            self.set(Due::WordLines);
+        }
     }
 
     /// A plane may be unable to proceed.

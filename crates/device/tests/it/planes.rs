@@ -1,8 +1,10 @@
 //! Which pages of dynamic allocation's shared queue are programmed together.
 
 use crate::harness::Host;
-use flashweir_core::{Bytes, Duration};
-use flashweir_device::config::{BufferMode, DeviceConfig, FaultConfig, PageTimes};
+use flashweir_core::{Bytes, Duration, Lba, Op};
+use flashweir_device::config::{
+    BufferMode, DeviceConfig, FaultConfig, PageTimes, SuspendConfig, Translation,
+};
 use flashweir_device::presets::preset;
 
 const PROGRAM: Duration = Duration::from_micros(500);
@@ -45,4 +47,61 @@ fn pages_that_wait_go_in_pairs_and_none_waits_for_another() {
     host.rest();
     assert_eq!(programs(&host), (5 + 1 + 10, 10));
     assert_eq!(host.mismatch(), None);
+}
+
+/// Pages in the shared queue were not seen, so each first page of a word line got filler as long as a FLUSH waited: half of all pages.
+#[test]
+fn regression_a_flush_does_not_fill_word_lines_that_data_will_fill() {
+    for (handles, demand) in [(1, false), (3, false), (1, true)] {
+        let mut config = one_die();
+        config.geometry.channels = 2;
+        config.buffer = preset("sata-mlc").expect("a preset").buffer;
+        config.faults.paired_page_loss = true;
+        config.ftl.placement.handles = handles;
+        if demand {
+            config.ftl.translation = Translation::DemandCached;
+        }
+        let mut host = Host::new(&config, 1);
+        for lpn in 0..2_000 {
+            host.write(lpn, 1, false);
+        }
+        host.wait(0);
+        host.submit(Op::Flush, false);
+        host.wait(0);
+        let filler = host.device.metrics().filler_units;
+        let planes = u64::from(host.device.geometry().planes());
+        assert!(filler <= 2 * planes, "{filler} units of filler for 2,000 units");
+        host.check("after a FLUSH");
+    }
+}
+
+/// With reads that always wait, a suspended program never went on, and with it no FLUSH ended.
+#[test]
+fn regression_a_suspended_program_ends_while_reads_keep_coming() {
+    let mut config = one_die();
+    config.timing.suspend = Some(SuspendConfig {
+        program: true,
+        erase: true,
+        latency: Duration::from_micros(5),
+        max_per_operation: 2,
+    });
+    let mut host = Host::new(&config, 1);
+    for lpn in 0..16 {
+        host.write(lpn, 1, false);
+    }
+    host.wait(0);
+    let per_unit = host.device.geometry().lbas_per_unit;
+    let read = |nth: u64| Op::Read { lba: Lba(nth % 16 * per_unit), blocks: per_unit as u32 };
+    let begun = host.completed;
+    host.write(20, 1, false);
+    let write = begun + 1;
+    for nth in 0..2_000 {
+        host.submit(read(nth), false);
+        host.wait(5);
+        if host.answered.contains(&write) {
+            assert!(nth > 4, "it was suspended");
+            return;
+        }
+    }
+    panic!("the write did not end during 2,000 reads");
 }

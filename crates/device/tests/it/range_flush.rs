@@ -74,7 +74,7 @@ fn a_device_without_it_makes_everything_durable_or_refuses() {
 /// The urgent lane: the page that is asked for goes before many pages for which no command waits.
 #[test]
 fn it_goes_before_what_nobody_waits_for() {
-    for dynamic in [true, false] {
+    for (dynamic, fua) in [(true, false), (false, false), (true, true), (false, true)] {
         let mut config = small();
         if !dynamic {
             config.ftl.allocation = flashweir_device::config::Allocation::Static;
@@ -82,14 +82,19 @@ fn it_goes_before_what_nobody_waits_for() {
         (config.buffer.high_water, config.buffer.low_water) = (0.0, 0.0);
         let mut host = Host::new(&config, 1);
         (0..200).for_each(|unit| host.write(unit, 1, false));
-        host.write_tagged(200, 1, false, [7, 0]);
+        if !fua {
+            host.write_tagged(200, 1, false, [7, 0]);
+        }
         host.wait(0);
-        host.submit(flush(&[7], &[]), false);
+        match fua {
+            false => _ = host.submit(flush(&[7], &[]), false),
+            true => host.write(200, 1, true),
+        }
         let before = host.device.metrics().pages_programmed;
         host.wait(0);
         let programmed = host.device.metrics().pages_programmed - before;
         // Programs on the four chips end first, and then nothing but this page has to be programmed.
-        assert!(programmed <= 8, "{programmed} pages went before it (dynamic: {dynamic})");
+        assert!(programmed <= 8, "{programmed} pages went before it (dynamic: {dynamic}, FUA: {fua})");
         assert!(host.survivors(201)[200]);
     }
 }

@@ -57,7 +57,7 @@ pub const COMMIT: &str = "commit";
 struct Shared<M> {
     mix: Rc<M>,
     handle: Handle,
-    /// Transactions that began earlier do not count.
+    /// Transactions that ended earlier do not count.
     start: Instant,
     deadline: Instant,
     recorders: RefCell<Vec<CallRecorder>>,
@@ -124,7 +124,8 @@ async fn connect<M: Mix>(shared: Rc<Shared<M>>, connection: u32, mut stream: Ran
         };
         let now = shared.handle.now();
         match result {
-            Ok(commit) if began >= shared.start && now <= shared.deadline => {
+            // All that end in the time: those that began earlier stand for those that do not end in it.
+            Ok(commit) if (now > shared.start || began == shared.start) && now <= shared.deadline => {
                 let mut recorders = shared.recorders.borrow_mut();
                 recorders[kind].record(0, began, now);
                 if let Some(commit) = commit {

@@ -163,7 +163,7 @@ impl<F: Fs> Postmark<F> {
                 };
                 let Some(bytes) = bytes else { continue };
                 let now = self.handle.now();
-                if began >= start && now <= deadline {
+                if (now > start || began == start) && now <= deadline {
                     recorders[call].record(bytes, began, now);
                 }
             }
