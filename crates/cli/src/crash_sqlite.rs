@@ -167,6 +167,14 @@ fn configs(args: &CrashSqliteArgs) -> Outcome<Vec<CrashConfig>> {
         for sync in &args.sync {
             for order in &args.order {
                 let (journal_mode, synchronous) = (journal.mode(), sync.synchronous());
+                if let Some((bug, Err(need))) =
+                    planted.map(|bug| (bug, bug.check(journal_mode, order.mode())))
+                {
+                    return Err(Failure::Usage(format!(
+                        "--planted {} needs {need}: without, it changes nothing",
+                        bug.name()
+                    )));
+                }
                 let plan = Plan { journal_mode, synchronous, order: order.mode(), planted };
                 let config = base_config(args, format, plan)?;
                 config.check().map_err(|why| Failure::Usage(format!("--{why}")))?;

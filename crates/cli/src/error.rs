@@ -52,7 +52,7 @@ impl Failure {
                 1
             }
             Self::Interrupted => {
-                say("stopped; no file was written");
+                say("stopped before the end");
                 130
             }
             Self::BrokenPipe => 0,

@@ -198,10 +198,12 @@ impl SqliteArgs {
         needs(self.clean.is_some(), "--clean", Kind::F2fs, self.format)?;
         not_for_ext4(self.flush == FlushArg::Rflush, "--flush rflush", self.format)?;
         if commit_mode == CommitMode::DualMode && self.format.appends() {
-            let (name, order) = (self.format.name(), order.name());
-            return Err(Failure::Usage(format!(
-                "--order {order} needs --format f2fs or ext4, and it is {name}"
-            )));
+            let name = self.format.name();
+            let what = match order {
+                OrderMode::None => "--commit dual".to_owned(),
+                order => format!("--order {}", order.name()),
+            };
+            return Err(Failure::Usage(format!("{what} needs --format f2fs or ext4, and it is {name}")));
         }
         let mut mode = Mode::from(self.format).committing(commit_mode);
         mode.ext4.journaling = self.journal_mode.map_or_else(Default::default, JournalModeArg::journaling);
@@ -282,6 +284,12 @@ pub(crate) fn command(args: &SqliteArgs, cancel: &AtomicBool) -> Outcome {
     let results = pool.all(setups.len(), name, |at, step| run(&setups[at], &mut || step(0.0)).transpose());
     let results: Vec<SqliteResult> =
         results.into_iter().flatten().collect::<Result<_, _>>().map_err(Failure::run)?;
+    if let Some(empty) = results.iter().find(|result| result.transactions() == 0) {
+        return Err(Failure::Run(format!(
+            "{}: no transaction was measured: expected a --ramp that leaves some of --transactions {}, and time for them",
+            empty.device, args.transactions
+        )));
+    }
     let text = || match args.results.shape.output {
         Shape::Table => {
             let all: Vec<String> = results.iter().map(lines).collect();
@@ -340,6 +348,11 @@ fn lines(result: &SqliteResult) -> String {
     text
 }
 
+/// A rate with as many digits as mean something.
+fn rate(per_s: f64) -> String {
+    if per_s < 100.0 { format!("{per_s:.2}") } else { thousands(per_s.round() as u64) }
+}
+
 /// All runs in a table, the first one of each device being what others are compared with.
 fn summary(results: &[SqliteResult]) -> String {
     if results.len() < 2 {
@@ -355,7 +368,7 @@ fn summary(results: &[SqliteResult]) -> String {
             plan.journal_mode.name().to_owned(),
             plan.synchronous.name().to_owned(),
             plan.order.name().to_owned(),
-            thousands(result.transactions_per_s() as u64),
+            rate(result.transactions_per_s()),
             format!("{:.2}", result.transactions_per_s() / first.transactions_per_s().max(f64::MIN_POSITIVE)),
         ]);
     }

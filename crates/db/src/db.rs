@@ -171,6 +171,14 @@ impl<F: Fs> Shared<F> {
         make: bool,
     ) -> Result<Self> {
         config.validate()?;
+        let mut config = config;
+        if config.double_write == DoubleWrite::Atomic {
+            // A batch is released as one set, or as several smaller ones.
+            let set_bytes =
+                process.vfs().fs().set_pages_max() * u64::from(flashweir_fs::vfs::PAGE_BYTES as u32);
+            let pages = (set_bytes / u64::from(config.page_bytes)).clamp(1, u64::from(config.batch_pages));
+            config.batch_pages = pages as u32;
+        }
         let flags = if make { OpenFlags::READ_WRITE.create_new() } else { OpenFlags::READ_WRITE };
         let open = async |name: &str, flags| open_file(process, dir, name, flags).await;
         let data_flags = data_flags(&config);

@@ -105,8 +105,8 @@ pub struct MapLog {
     nvram_upto: u64,
     /// Those that the next checkpoint may have to repeat.
     pub recent: Vec<(Change, Option<Member>)>,
-    /// Records of claims among them.
-    recent_claims: usize,
+    /// Their records behind the first of each: places in an epoch, and claims.
+    recent_more: usize,
     /// What is being written.
     pub writing: Writing,
     /// Contents of its pages.
@@ -152,7 +152,7 @@ impl MapLog {
             nvram_used: 0,
             nvram_upto: 0,
             recent: Vec::new(),
-            recent_claims: 0,
+            recent_more: 0,
             writing: Writing::Nothing,
             images: Vec::new(),
             wanted: false,
@@ -197,7 +197,7 @@ impl MapLog {
         let are_earlier_durable = self.last_change <= self.durable_changes();
         self.last_change = change.seq();
         self.pending.extend(change_records(&change, member));
-        self.recent_claims += claims(&change);
+        self.recent_more += more_records(&change, member);
         self.recent.push((change, member));
         are_earlier_durable && self.nvram_records > 0 && self.take_into_nvram(self.recent.len() - 1)
     }
@@ -233,7 +233,7 @@ impl MapLog {
     /// Forgets changes that a checkpoint with this horizon covers.
     pub fn forget_covered(&mut self, horizon: u64) {
         self.recent.retain(|(change, _)| change.seq() > horizon);
-        self.recent_claims = self.recent.iter().map(|(change, _)| claims(change)).sum();
+        self.recent_more = self.recent.iter().map(|(change, member)| more_records(change, *member)).sum();
     }
 
     /// Adds the record that all epochs of a stream up to `epoch` are complete.
@@ -306,7 +306,7 @@ impl MapLog {
     /// Whether so many changes wait for a checkpoint that no more are accepted: a checkpoint repeats the changes above its horizon,
     /// and must fit into its region with them.
     pub fn is_congested(&self) -> bool {
-        self.recent.len() + self.recent_claims
+        self.recent.len() + self.recent_more
             >= recent_records_max(self.pages_per_region, self.records_per_page)
     }
 
@@ -357,6 +357,11 @@ pub fn recent_records_max(pages_per_region: u32, records_per_page: usize) -> usi
 /// Records of a change that is no member of an epoch.
 fn records(change: &Change) -> usize {
     1 + claims(change)
+}
+
+/// Records of a change behind the first: its place in an epoch, and its claims.
+fn more_records(change: &Change, member: Option<Member>) -> usize {
+    claims(change) + usize::from(member.is_some())
 }
 
 /// Records of the claims of a change.

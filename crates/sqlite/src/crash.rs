@@ -360,11 +360,8 @@ impl Case {
         let guest = guest.ok_or("the preparation waits for ever")??;
         let (turn, history) = (Rc::new(Cell::new(0)), Rc::new(RefCell::new(History::default())));
         let (now, told) = (Rc::clone(&turn), Rc::clone(&history));
-        let ended = Rc::new(Cell::new(false));
-        let over = Rc::clone(&ended);
         guest.on_mark(move |mark| match mark {
-            ENDED => over.set(true),
-            BEGUN => {}
+            BEGUN | ENDED => {}
             mark => told.borrow_mut().0.push((now.get(), mark)),
         });
         let interval = Duration::from_secs(1);
@@ -373,14 +370,17 @@ impl Case {
         });
         let mut cuts = Cuts::new(self.states_max);
         cuts.look(0, &stack, false);
-        while !ended.get() {
+        // To the end of closing the database: the last checkpoint of a log, and its deletion.
+        loop {
             turn.set(turn.get() + 1);
             if turn.get() == TURNS_MAX || !stack.turn() {
                 return Err("SQLite waits for ever".into());
             }
-            cuts.look(turn.get(), &stack, ended.get());
-            if let Some(result) = running.take() {
+            let result = running.take();
+            cuts.look(turn.get(), &stack, result.is_some());
+            if let Some(result) = result {
                 result.map_err(|SqliteError(what)| what)?;
+                break;
             }
         }
         drop(stack);

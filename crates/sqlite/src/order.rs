@@ -141,6 +141,22 @@ impl PlantedBug {
         (Self::LooseSet, "loose-set"),
     ];
 
+    /// Whether it changes a call with this journal and order; if not, what it needs.
+    ///
+    /// # Errors
+    /// The need, as options of `weir crash sqlite`.
+    pub fn check(self, journal_mode: JournalMode, order: OrderMode) -> Result<(), &'static str> {
+        match (self, journal_mode, order) {
+            (Self::LooseSet, JournalMode::BatchAtomic, _) => Ok(()),
+            (Self::LooseSet, ..) => Err("--journal batch-atomic"),
+            (Self::DataBarriers, _, OrderMode::None) => Err("an --order with barriers"),
+            (Self::NoJournalSync, JournalMode::Wal | JournalMode::BatchAtomic, _) => {
+                Err("a rollback journal")
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Its name.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(known, _)| *known == self).map_or("", |(_, name)| name)

@@ -97,7 +97,7 @@ const FILES: [(&str, &str); 29] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 283] = [
+const BAD: [(&str, &str); 286] = [
     ("threads", "missing: <FILE>"),
     ("threads nosuch.weir", "nosuch.weir: there is no such file; --create SIZE makes one"),
     (
@@ -345,6 +345,18 @@ const BAD: [(&str, &str); 283] = [
     ("fsck job.fio", "job.fio: not an F2FS volume: the disk has 0 blocks of 4096 bytes; nor an ext4 volume: the disk has 0 bytes"),
     ("fsck zeros.img", "zeros.img: not an F2FS volume: the superblock begins with 0x00000000, expected 0xf2f52010; nor an ext4 volume: the magic number of the superblock is 0x0000, expected 0xef53"),
     ("volume chek none", "unknown command `chek`; did you mean `check`?"),
+    (
+        "crash sqlite --planted loose-set --journal delete",
+        "--planted loose-set needs --journal batch-atomic: without, it changes nothing",
+    ),
+    (
+        "crash sqlite --planted data-barriers --order none --format ext4-dual",
+        "--planted data-barriers needs an --order with barriers: without, it changes nothing",
+    ),
+    (
+        "sqlite --device amf --format alfs --commit dual",
+        "--commit dual needs --format f2fs or ext4, and it is alfs",
+    ),
     ("crash --device tiny", "--device cannot be `tiny`: expected one of <tiny>, tiny-drawn-N, or how some begin, as in `tiny-d4*`"),
     ("crash --planted early-flsh", "--planted cannot be `early-flsh`: expected one of <bugs>; did you mean `early-flush`?"),
     ("crash --replay v0-abc1234:tiny-d1/17/2/all/c1/-/-", "--replay: the line is of model 0 (commit abc1234), and this program has model 1: what happens differs, so replay it with that commit"),
@@ -805,7 +817,7 @@ fn an_interrupt_ends_the_run_shows_what_is_there_and_writes_no_file() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(130));
-    let said = "weir: stopped: 0 of 1 runs are through, 1 in part\nweir: stopped; no file was written\n";
+    let said = "weir: stopped: 0 of 1 runs are through, 1 in part\nweir: stopped before the end\n";
     assert_eq!(text(&output.stderr), said);
     let shown = text(&output.stdout);
     assert!(shown.lines().any(|line| line.starts_with("barrier-ufs  long      j    read  ")), "{shown}");

@@ -247,7 +247,6 @@ impl Shape {
                 demand: DemandConfig { entries, miss, ..DemandConfig::default() },
                 share: ShareConfig { pages: self.share, batch: 64, nvram_records: self.nvram },
                 placement: PlacementConfig { handles: self.handles },
-                ..FtlConfig::default()
             },
             append: AppendConfig::default(),
             open: OpenConfig::default(),

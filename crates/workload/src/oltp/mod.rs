@@ -90,6 +90,15 @@ pub enum OltpError {
         /// Description of valid settings.
         expected: String,
     },
+    /// A setting that there is not.
+    UnknownSetting {
+        /// Key as written.
+        key: String,
+        /// The known one that was probably meant.
+        meant: Option<&'static str>,
+        /// All known ones.
+        known: String,
+    },
     /// The database failed.
     Db {
         /// Activity during the failure: a kind of transaction, or loading. Empty where the error is sufficient.
@@ -112,6 +121,10 @@ impl fmt::Display for OltpError {
             Self::Option { key, value, expected } => write!(f, "{key} is {value}: expected {expected}"),
             Self::Setting { key, value, expected } => {
                 write!(f, "{key} cannot be `{value}`: expected {expected}")
+            }
+            Self::UnknownSetting { key, meant, known } => {
+                write!(f, "unknown setting `{key}`: expected {known}")?;
+                meant.map_or(Ok(()), |meant| write!(f, "; did you mean `{meant}`?"))
             }
             Self::Db { during: "", error } => error.fmt(f),
             Self::Db { during, error } => write!(f, "{during}: {error}"),

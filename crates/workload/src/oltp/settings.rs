@@ -4,6 +4,7 @@ use super::linkbench::LinkBenchOptions;
 use super::sysbench::{Script, SysbenchOptions};
 use super::tpcc::TpccOptions;
 use super::{OltpError, RunOptions};
+use crate::spelling::nearest;
 use flashweir_core::Bytes;
 use flashweir_db::{CommitMode, Config, DoubleWrite};
 
@@ -72,13 +73,26 @@ fn common<'a>(run: &'a mut RunOptions, db: &'a mut Config) -> Vec<(&'static str,
     ]
 }
 
+/// The words as a list that ends with "or".
+fn any_of(words: &[&str]) -> String {
+    match words {
+        [] => "none".to_owned(),
+        [one] => (*one).to_owned(),
+        [others @ .., last] => format!("{} or {last}", others.join(", ")),
+    }
+}
+
 fn apply(mut targets: Vec<(&'static str, Target<'_>)>, set: &[(&str, &str)]) -> Result<(), OltpError> {
     for &(key, value) in set {
         let wrong =
             |expected: String| OltpError::Setting { key: key.to_owned(), value: value.to_owned(), expected };
         let Some(at) = targets.iter().position(|(known, _)| *known == key) else {
-            let known: Vec<&str> = targets.iter().map(|(known, _)| *known).collect();
-            return Err(wrong(format!("each of {} once at most", known.join(", "))));
+            if set.iter().filter(|(other, _)| *other == key).count() > 1 {
+                return Err(wrong("each setting once at most".to_owned()));
+            }
+            let known: Vec<&'static str> = targets.iter().map(|(known, _)| *known).collect();
+            let meant = nearest(key, known.iter().copied());
+            return Err(OltpError::UnknownSetting { key: key.to_owned(), meant, known: any_of(&known) });
         };
         targets.remove(at).1.set(value).map_err(|expected| wrong(expected.to_owned()))?;
     }
@@ -162,9 +176,13 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         let error = |set: &[(&str, &str)]| LinkBenchOptions::of_settings(set).unwrap_err().to_string();
-        let known = "each of nodes, connections, pool, page, log_file, log_files, log_fsync, file_per_table, double_write, \
-             batch, io_capacity, commit once at most";
-        assert_eq!(error(&[("warehouses", "1")]), format!("warehouses cannot be `1`: expected {known}"));
+        let known = "expected nodes, connections, pool, page, log_file, log_files, log_fsync, file_per_table, double_write, \
+             batch, io_capacity or commit";
+        assert_eq!(error(&[("warehouses", "1")]), format!("unknown setting `warehouses`: {known}"));
+        let meant = format!("unknown setting `node`: {known}; did you mean `nodes`?");
+        assert_eq!(error(&[("node", "1")]), meant);
+        let twice = error(&[("nodes", "1000"), ("nodes", "2000")]);
+        assert_eq!(twice, "nodes cannot be `2000`: expected each setting once at most");
         assert_eq!(error(&[("commit", "x")]), "commit cannot be `x`: expected sync, write or lazy");
         assert_eq!(
             error(&[("double_write", "no")]),
