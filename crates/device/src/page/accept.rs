@@ -124,7 +124,7 @@ impl PageFtl {
         cx.config.buffer.exclusive_flush && !self.flushes.is_empty()
     }
 
-    /// The data of a write are in the device. Units that it covers only in part need their old content first.
+    /// The data of a write are in the device, or are zeroes. Units that it covers only in part need their old content first.
     pub(super) fn start_write(&mut self, cx: &mut Cx, at: u32) {
         let (lba, blocks) = range(&cx.front.commands.get(at).command.op).expect("a write has a range");
         let span = cx.span(lba, blocks);
@@ -398,6 +398,7 @@ impl PageFtl {
                 let payload = self.unit_content(cx, &Data::Zero, lba.0, blocks, &span, unit);
                 self.note_lost(cx, at, Lpn(unit), &payload);
                 hastened.extend(self.accept_unit(cx, at, Lpn(unit), seq, payload, waits));
+                cx.metrics.host_units_written += 1;
                 cx.front.commands.get_mut(at).next += 1;
             }
         }

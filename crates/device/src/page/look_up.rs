@@ -208,8 +208,11 @@ impl PageFtl {
 
     /// A command that changes state, and whose turn it was, arrives.
     pub(super) fn arrived(&mut self, cx: &mut Cx, at: u32) {
-        if !matches!(cx.front.commands.get(at).command.op, Op::Write { .. }) {
-            return self.ready(cx, at);
+        match cx.front.commands.get(at).command.op {
+            Op::Write { .. } => {}
+            // Its ends may need their old content; it brings no data.
+            Op::WriteZeroes { .. } => return self.start_write(cx, at),
+            _ => return self.ready(cx, at),
         }
         let bytes = cx.front.commands.get(at).command.bytes_down();
         match cx.memory_access(at, bytes) {

@@ -3,8 +3,9 @@
 use crate::harness::{Host, fill, random_config};
 use flashweir_core::command::{Handle, StreamId};
 use flashweir_core::random::RandomStream;
-use flashweir_core::{Lba, Op, Order};
+use flashweir_core::{Lba, Lpn, Op, Order};
 use flashweir_device::config::PersistPolicy;
+use flashweir_device::presets::preset;
 
 /// Writes, rewrites, deallocates, reads and flushes at some queue depth, and checks every page now and then.
 fn torture(seed: u64, steps: u64, fault: f64) {
@@ -78,4 +79,26 @@ fn failing_programs_and_erases_lose_nothing_until_the_device_says_so() {
         eprintln!("seed {seed}");
         torture(seed, 3_000, 0.002);
     }
+}
+
+/// The ends of a WRITE ZEROES inside mapping units were merged without a read, and written without being counted.
+#[test]
+fn regression_partial_zeroes_read_and_write_what_they_keep() {
+    let mut config = preset("sata-mlc").expect("a preset");
+    config.geometry.blocks_per_plane = 64;
+    config.ftl.over_provisioning = 0.4;
+    let mut host = Host::new(&config, 1);
+    host.write(0, 4, false);
+    host.wait(0);
+    host.submit(Op::Flush, false);
+    host.wait(0);
+    let before = *host.device.metrics();
+    let per_unit = host.device.geometry().lbas_per_unit;
+    let (lba, blocks) = (Lba(per_unit / 2), 2 * per_unit as u32);
+    host.submit(Op::WriteZeroes { lba, blocks }, false);
+    host.wait(0);
+    let counted = host.device.metrics().since(&before);
+    assert_eq!(counted.host_units_written, 2, "one unit between them is deallocated");
+    assert!((1..=2).contains(&counted.modify_pages_read), "{}", counted.modify_pages_read);
+    assert!(host.device.peek(Lpn(1)).is_none_or(|payload| payload.identity() == 0));
 }

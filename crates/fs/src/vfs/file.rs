@@ -355,7 +355,9 @@ impl<F: Fs> File<F> {
     async fn write_locked(&self, offset: u64, source: Source<'_>) -> Result<(u64, u64)> {
         let (vfs, inode) = (self.vfs(), self.inode.rc());
         let loses_privileges = inode.privileged.get() && !self.is_root;
-        let may_share = self.flags.direct && !self.flags.append && !loses_privileges;
+        // A write to a part of a page goes through the cache, where two of one page would lose each other.
+        let is_whole = (offset | source.len()).is_multiple_of(PAGE);
+        let may_share = self.flags.direct && is_whole && !self.flags.append && !loses_privileges;
         let _lock = loop {
             let shares = may_share && !inode.withholds();
             let lock = if shares {
@@ -381,7 +383,8 @@ impl<F: Fs> File<F> {
         // A write to a part of a page needs the rest of the page.
         let (first, end) = pages_of(offset, source.len());
         let written = vfs.write_buffered(inode, offset, &source).await?;
-        vfs.write_range(inode, (first, end), WriteCause::Direct).await?;
+        // Not as direct: what is written past the page cache ends with its pages, and the file need not.
+        vfs.write_range(inode, (first, end), WriteCause::Sync).await?;
         vfs.drop_pages(inode, (first, end)).await;
         Ok((offset, written))
     }
@@ -404,6 +407,7 @@ impl<F: Fs> File<F> {
         let (vfs, inode) = (self.vfs(), &self.inode);
         vfs.charge_call(0, 0).await;
         let _lock = inode.lock.alone().await;
+        self.end_privileges().await?;
         let withholds = inode.withholds();
         if withholds {
             inode.note_withheld(vfs.timestamp());
@@ -425,6 +429,7 @@ impl<F: Fs> File<F> {
         let (vfs, inode) = (self.vfs(), self.inode.rc());
         vfs.charge_call(0, 0).await;
         let _lock = inode.lock.alone().await;
+        self.end_privileges().await?;
         let (first, last) = match inode.withholds() {
             // A hole would be there at once, so that the whole range becomes zeros instead.
             true => (u64::MAX / PAGE, 0),

@@ -212,8 +212,10 @@ impl<F: Fs> Vfs<F> {
 
     /// Whether `above` is `dir` or a directory above it.
     async fn is_above(&self, above: Ino, dir: Ino) -> Result<bool> {
+        /// More than any path has; a damaged volume may have a circle.
+        const DEPTH_MAX: u32 = 1 << 20;
         let mut at = dir;
-        loop {
+        for _ in 0..DEPTH_MAX {
             if at == above {
                 return Ok(true);
             }
@@ -223,6 +225,7 @@ impl<F: Fs> Vfs<F> {
             }
             at = parent;
         }
+        Err(Errno::EUCLEAN)
     }
 
     /// Locks two directories, ancestors first. The caller holds the lock of renames if they differ.

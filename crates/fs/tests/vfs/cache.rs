@@ -288,6 +288,34 @@ fn direct_writes_within_a_file_overlap_in_time() {
     }
 }
 
+/// Direct writes of parts of one page go through the cache. Two at once dropped the page with what the other had written.
+#[test]
+fn regression_direct_writes_of_sectors_of_a_page_are_all_there() {
+    for gap_us in [0, 100, 300, 900] {
+        let mut bed = Bed::small(MS, cache_of(100));
+        let vfs = bed.vfs.clone();
+        let file = bed.run(async move { file_of(&vfs, "/f", 4).await });
+        for task in 0..8u64 {
+            let vfs = bed.vfs.clone();
+            bed.executor.spawn(async move {
+                let flags = OpenFlags::READ_WRITE.direct();
+                let file = vfs.process(Creds::ROOT).open("/f", flags, 0).await.unwrap();
+                file.pwrite(512 * task, Source::bytes(&[1 + task as u8; 512])).await.unwrap();
+                file.close().await.unwrap();
+            });
+            bed.pass(Duration::from_micros(gap_us));
+        }
+        bed.pass(MS * 50);
+        let sectors = bed.run(async move {
+            let mut bytes = vec![0; 4096];
+            file.pread(0, Sink::bytes(&mut bytes)).await.unwrap();
+            file.close().await.unwrap();
+            bytes.chunks(512).map(|sector| sector[0]).collect::<Vec<u8>>()
+        });
+        assert_eq!(sectors, [1, 2, 3, 4, 5, 6, 7, 8], "{gap_us} µs apart");
+    }
+}
+
 /// Direct I/O to the same page waits, by any task.
 #[test]
 fn direct_writes_of_a_page_wait_for_each_other() {

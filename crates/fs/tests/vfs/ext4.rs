@@ -95,6 +95,44 @@ fn regression_what_was_truncated_does_not_come_back_after_a_cut() {
     });
 }
 
+/// A write past the page cache ends with its pages, and one of a part of a page was taken for one: files were too long on the disk.
+#[test]
+fn regression_a_direct_write_of_a_part_of_a_page_keeps_the_length() {
+    for journaling in [Journaling::Ordered, Journaling::Journal, Journaling::Writeback] {
+        let image = volume(64);
+        let options = Ext4Options { journaling, ..Ext4Options::default() };
+        let fs = block_on(Ext4::mount_with(Rc::clone(&image) as _, options)).unwrap();
+        let mut bed = Bed::mount(MountOptions::default(), |_| fs);
+        let vfs = bed.vfs.clone();
+        bed.run(async move {
+            let root = vfs.process(Creds::ROOT);
+            let flags = OpenFlags::READ_WRITE.create().direct();
+            let new = root.open("/new", flags, 0o600).await.unwrap();
+            new.pwrite(0, Source::bytes(&[1; 512])).await.unwrap();
+            new.close().await.unwrap();
+            let old = root.open("/old", OpenFlags::READ_WRITE.create(), 0o600).await.unwrap();
+            old.pwrite(0, Source::bytes(&[2; 5000])).await.unwrap();
+            old.close().await.unwrap();
+            let old = root.open("/old", OpenFlags::READ_WRITE.direct(), 0).await.unwrap();
+            old.pwrite(4096, Source::bytes(&[3; 512])).await.unwrap();
+            old.close().await.unwrap();
+            vfs.unmount().await.unwrap();
+        });
+        drop(bed);
+        let mut bed = mounted(&image);
+        let vfs = bed.vfs.clone();
+        bed.run(async move {
+            let root = vfs.process(Creds::ROOT);
+            for (name, size) in [("/new", 512), ("/old", 5000)] {
+                let attr = root.stat(name, Follow::Yes).await.unwrap();
+                assert_eq!(attr.size, size, "{name}, {journaling:?}");
+            }
+            vfs.unmount().await.unwrap();
+        });
+        good(&image);
+    }
+}
+
 #[test]
 fn random_changes_survive_mounts() {
     let image = volume(256);

@@ -59,6 +59,49 @@ fn posix() {
     }
 }
 
+/// A new file under the first name of a file with two: recovery found the entry of the last checkpoint, took the old file for replaced,
+/// and freed it.
+#[test]
+fn regression_a_file_whose_first_name_goes_to_another_keeps_its_contents() {
+    for second in ["/d/y", "/y"] {
+        let image = volume(64);
+        let mut bed = mounted(&image);
+        let vfs = bed.vfs.clone();
+        bed.run(async move {
+            let root = vfs.process(Creds::ROOT);
+            root.mkdir("/d", 0o700).await.unwrap();
+            let create =
+                async |name: &str| root.open(name, OpenFlags::READ_WRITE.create(), 0o600).await.unwrap();
+            let old = create("/d/x").await;
+            old.pwrite(0, Source::bytes(&[b'A'; 9000])).await.unwrap();
+            vfs.sync_all().await.unwrap();
+            root.link("/d/x", second).await.unwrap();
+            root.unlink("/d/x").await.unwrap();
+            let new = create("/d/x").await;
+            new.pwrite(0, Source::bytes(&[b'B'; 9000])).await.unwrap();
+            new.sync(SyncKind::All).await.unwrap();
+            // The mount ends here, as in a power cut.
+            std::mem::forget((old, new));
+        });
+        drop(bed);
+        let mut bed = mounted(&image);
+        let vfs = bed.vfs.clone();
+        bed.run(async move {
+            let root = vfs.process(Creds::ROOT);
+            for (name, content) in [("/d/x", b'B'), (second, b'A')] {
+                let file = root.open(name, OpenFlags::READ, 0).await;
+                let file = file.unwrap_or_else(|errno| panic!("{name}: {errno:?}"));
+                let mut bytes = vec![0; 9000];
+                assert_eq!(file.pread(0, Sink::bytes(&mut bytes)).await, Ok(9000));
+                assert!(bytes.iter().all(|&byte| byte == content), "{name}");
+                file.close().await.unwrap();
+            }
+            vfs.unmount().await.unwrap();
+        });
+        good(&image);
+    }
+}
+
 #[test]
 fn random_changes_survive_mounts() {
     let image = volume(256);

@@ -74,6 +74,8 @@ pub struct Ext4 {
     /// Number of open handles, whose changes have to be in one transaction; the next field says whether the running transaction
     /// waits for their end.
     handles: Cell<u32>,
+    /// Blocks of files for which the open handles have room.
+    promised: Cell<usize>,
     is_closing: Cell<bool>,
     /// The last transaction that was dispatched, and the last one that is durable; in legacy mode they are the same.
     dispatched: Cell<u64>,
@@ -180,6 +182,7 @@ impl Ext4 {
             writes: Cell::new(0),
             is_committing: Cell::new(false),
             handles: Cell::new(0),
+            promised: Cell::new(0),
             is_closing: Cell::new(false),
             dispatched: Cell::new(0),
             committed: Cell::new(0),
@@ -227,6 +230,10 @@ impl Ext4 {
             |ino: Ino| move |errno: Errno| Error::Corrupt(format!("the orphan {ino}: {}", errno.message()));
         for &ino in &orphans {
             let links = self.run(|state| Ok(state.inode(ino)?.links)).await.map_err(broken(ino))?;
+            if self.run(|state| state.check_freeable(ino)).await == Err(Errno::EOPNOTSUPP) {
+                // Of an inode with a block map, as of ext3, blocks are not freed here: it stays in the list.
+                continue;
+            }
             match links {
                 0 => self.destroy(Some(ino)).await.map_err(broken(ino))?,
                 _ => while !self.change(|state| state.truncate_some(ino)).await.map_err(broken(ino))? {},
@@ -317,9 +324,11 @@ impl Ext4 {
             if self.failed.get() {
                 return Err(Errno::EROFS);
             }
-            if !self.is_full(data) {
+            // What open handles have not put yet has to find room, too: they may wait for a block of metadata meanwhile.
+            if !self.is_full(data + self.promised.get()) {
                 self.handles.set(self.handles.get() + 1);
-                return Ok(OpenHandle(self));
+                self.promised.set(self.promised.get() + data);
+                return Ok(OpenHandle { fs: self, data });
             }
             self.turn_over().await?;
         }
@@ -374,12 +383,17 @@ impl Ext4 {
 
 /// See [`Ext4::handle`].
 #[derive(Debug)]
-struct OpenHandle<'a>(&'a Ext4);
+struct OpenHandle<'a> {
+    fs: &'a Ext4,
+    /// Blocks of files for which it has room.
+    data: usize,
+}
 
 impl Drop for OpenHandle<'_> {
     fn drop(&mut self) {
-        self.0.handles.set(self.0.handles.get() - 1);
-        self.0.changes.notify();
+        self.fs.handles.set(self.fs.handles.get() - 1);
+        self.fs.promised.set(self.fs.promised.get() - self.data);
+        self.fs.changes.notify();
     }
 }
 

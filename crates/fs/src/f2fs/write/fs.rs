@@ -236,13 +236,18 @@ impl Nodes for State {
 
     fn unlink(&mut self, dir: Nid, name: &[u8], now: Timestamp) -> Step<Option<Nid>> {
         let (place, entry) = self.find(dir, name)?.ok_or(Errno::ENOENT)?;
-        let is_directory = self.inode(entry.ino)?.kind() == NodeKind::Directory;
+        let inode = self.inode(entry.ino)?;
+        let (is_directory, has_other_names) = (inode.kind() == NodeKind::Directory, inode.links > 1);
         if is_directory && !self.is_empty(entry.ino)? {
             return Err(Errno::ENOTEMPTY.into());
         }
         self.remove(dir, place, &entry)?;
         if is_directory {
-            self.inode_mut(dir)?.links -= 1;
+            let dir = self.inode_mut(dir)?;
+            dir.links = dir.links.checked_sub(1).ok_or(Errno::EUCLEAN)?;
+        }
+        if is_directory || has_other_names {
+            // A new file under this name must not take the place of the old one when recovery finds it.
             self.since.reshaped.insert(dir);
         }
         self.changed_at(dir, now)?;
@@ -875,6 +880,8 @@ impl Engine for F2fs {
                 Err(Errno::ENOSPC) if done > 0 => break,
                 most => most?,
             };
+            // An fsync may have begun meanwhile.
+            self.changes.until(|| !self.frozen.borrow().contains(&to.0)).await;
             match self.share_some(from, to, most).await {
                 Ok(0) => break,
                 Ok(shared) => done += shared,

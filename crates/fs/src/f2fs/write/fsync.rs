@@ -274,9 +274,13 @@ impl F2fs {
     async fn sync_frozen(&self, ino: Nid, kind: SyncKind, nodes: &mut Submitted) -> Result<bool, Errno> {
         let is_planted = self.options.planted == Some(PlantedBug::NoDataFlush);
         let mut blocks = Submitted { fua: self.appends() && !is_planted, ..Submitted::default() };
+        // A checkpoint that refers to these blocks waits for them.
+        let number = self.begin_write(ino);
         let placed = self.run_into(&mut blocks, |state| state.place_blocks(ino)).await;
         let is_wet = !blocks.tickets.is_empty() && !blocks.fua;
-        self.ended(blocks).await.and(placed)?;
+        let ended = self.ended(blocks).await;
+        self.end_write(number);
+        ended.and(placed)?;
         // Number 0 is cleaning, which moves blocks of any file.
         self.changes
             .until(|| !self.writing.borrow().values().any(|&other| other == ino || other == Nid(0)))

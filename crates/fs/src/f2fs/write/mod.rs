@@ -162,7 +162,7 @@ type Ends = BTreeMap<u64, Block>;
 const OTHERS_MAX: usize = 14;
 
 /// Data that the next checkpoint has to make durable, besides the data to which it newly refers.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Asked {
     all: bool,
     files: BTreeSet<Nid>,
@@ -561,6 +561,7 @@ impl F2fs {
         self.checkpoints_begun.set(number);
         let asked = self.asked.take();
         let is_whole = self.flushes_all(&asked);
+        let again = asked.clone();
         let result = self.make_checkpoint(is_unmount, asked).await;
         match result {
             Ok(()) => {
@@ -569,7 +570,12 @@ impl F2fs {
                     self.whole_checkpoint_ended.set(number);
                 }
             }
-            Err(Errno::ENOSPC) => (),
+            Err(Errno::ENOSPC) => {
+                // Others wait for it, too.
+                let mut asked = self.asked.borrow_mut();
+                asked.all |= again.all;
+                asked.files.extend(again.files);
+            }
             Err(_) => self.failed.set(true),
         }
         self.is_checkpointing.set(false);

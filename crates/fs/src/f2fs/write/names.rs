@@ -260,7 +260,8 @@ impl State {
             }
         } else {
             self.make_blocks(ino)?;
-            if size < self.inode(ino)?.size {
+            // Of the same size: frees what was reserved behind the end, as on Linux.
+            if size <= self.inode(ino)?.size {
                 self.truncate(ino, size.div_ceil(BLOCK_BYTES as u64))?;
             }
         }

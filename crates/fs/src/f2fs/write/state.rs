@@ -396,13 +396,21 @@ impl State {
             return Ok(());
         }
         let addresses = inode.address_count();
+        // All nodes come into memory before anything is freed, so that it is done wholly or, if one cannot be read, not at all.
+        let words = u64::from(node::NODE_WORDS);
+        let mut start = u64::from(addresses);
+        let mut offset = 1;
+        for (slot, height) in [0, 0, 1, 1, 2].into_iter().enumerate() {
+            self.load_below(ino, self.inode(ino)?.node(slot), height, offset, start, first)?;
+            start += words.pow(height + 1);
+            offset += if height == 0 { 1 } else { node::NODE_WORDS + 1 };
+        }
         for at in 0..addresses {
             if u64::from(at) >= first {
                 self.free_address(ino, ino, at)?;
             }
         }
         let mut start = u64::from(addresses);
-        let words = u64::from(node::NODE_WORDS);
         let mut offset = 1;
         for (slot, height) in [0, 0, 1, 1, 2].into_iter().enumerate() {
             let nid = self.inode(ino)?.node(slot);
@@ -420,6 +428,35 @@ impl State {
         let inode = self.inode(ino)?;
         if u64::from(inode.extent.index) + u64::from(inode.extent.blocks) > first {
             self.inode_mut(ino)?.extent = Default::default();
+        }
+        Ok(())
+    }
+
+    /// Brings the nodes that [`Self::truncate_below`] looks at into memory.
+    fn load_below(
+        &mut self,
+        ino: Nid,
+        nid: Nid,
+        height: u32,
+        offset: u32,
+        start: u64,
+        first: u64,
+    ) -> Step<()> {
+        let words = u64::from(node::NODE_WORDS);
+        let mapped = words.pow(height);
+        if nid == Nid(0) || start + words * mapped <= first {
+            return Ok(());
+        }
+        self.node(nid, ino, offset)?;
+        if height == 0 {
+            return Ok(());
+        }
+        let nodes_below = [0, 1, node::NODE_WORDS + 1][height as usize];
+        let begin = first.saturating_sub(start) / mapped;
+        for at in begin as u32..node::NODE_WORDS {
+            let child = Nid(node::word(&self.nodes[&nid][..], at));
+            let (offset, start) = (offset + 1 + at * nodes_below, start + u64::from(at) * mapped);
+            self.load_below(ino, child, height - 1, offset, start, first)?;
         }
         Ok(())
     }
