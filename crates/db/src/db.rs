@@ -54,6 +54,8 @@ impl<F: Fs> fmt::Debug for Db<F> {
 
 pub(crate) struct Shared<F: Fs> {
     pub(crate) config: Config,
+    /// Most pages that are written together: `batch_pages`, or as many as a set of atomic files has.
+    pub(crate) batch_limit: usize,
     pub(crate) handle: Handle,
     pub(crate) vfs: Vfs<F>,
     pub(crate) core: RefCell<Core>,
@@ -171,13 +173,12 @@ impl<F: Fs> Shared<F> {
         make: bool,
     ) -> Result<Self> {
         config.validate()?;
-        let mut config = config;
+        let mut batch_limit = config.batch_pages as usize;
         if config.double_write == DoubleWrite::Atomic {
             // A batch is released as one set, or as several smaller ones.
             let set_bytes =
                 process.vfs().fs().set_pages_max() * u64::from(flashweir_fs::vfs::PAGE_BYTES as u32);
-            let pages = (set_bytes / u64::from(config.page_bytes)).clamp(1, u64::from(config.batch_pages));
-            config.batch_pages = pages as u32;
+            batch_limit = ((set_bytes / u64::from(config.page_bytes)) as usize).clamp(1, batch_limit);
         }
         let flags = if make { OpenFlags::READ_WRITE.create_new() } else { OpenFlags::READ_WRITE };
         let open = async |name: &str, flags| open_file(process, dir, name, flags).await;
@@ -213,6 +214,7 @@ impl<F: Fs> Shared<F> {
         Ok(Self {
             core: RefCell::new(Core::new(&config, log)),
             config,
+            batch_limit,
             handle,
             vfs: process.vfs().clone(),
             data: RefCell::new(data.into_iter().map(Rc::new).collect()),
@@ -405,9 +407,7 @@ impl<F: Fs> Db<F> {
             let batch = {
                 let core = shared.core.borrow();
                 match core.pool.oldest_change() {
-                    Some(oldest) if oldest < end => {
-                        core.pool.oldest_dirty(shared.config.batch_pages as usize)
-                    }
+                    Some(oldest) if oldest < end => core.pool.oldest_dirty(shared.batch_limit),
                     _ => break,
                 }
             };

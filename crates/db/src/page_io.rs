@@ -277,7 +277,7 @@ impl<F: Fs> Shared<F> {
     /// Returns the next batch for the cleaner; `None` if there is nothing to do.
     fn next_batch(&self) -> Option<Vec<PageNo>> {
         let core = self.core.borrow();
-        let count = self.config.batch_pages as usize;
+        let count = self.batch_limit;
         if self.frames_wanted.take() {
             let pages = core.pool.next_to_leave(count);
             if !pages.is_empty() {
@@ -326,7 +326,7 @@ async fn clean_ahead<F: Fs>(shared: Weak<Shared<F>>, handle: Handle) {
         let Some(shared) = shared.upgrade() else { return };
         let mut pages = pages_ahead(shared.core.borrow().log.full_percent(), shared.config.io_capacity);
         while pages > 0 && !shared.is_closed.get() {
-            let batch = shared.core.borrow().pool.oldest_dirty(pages.min(shared.config.batch_pages as usize));
+            let batch = shared.core.borrow().pool.oldest_dirty(pages.min(shared.batch_limit));
             if batch.is_empty() {
                 break;
             }

@@ -481,15 +481,18 @@ impl DeviceConfig {
         let geometry = Geometry::new(self);
         let wasted =
             f64::from(self.geometry.blocks_per_plane * waste) / f64::from(self.geometry.pages_per_block);
-        // A version that is not stable keeps the one that it replaces. Of these a plane may have twice its share, or all of them where
-        // striping chooses the plane.
+        // A version that is not stable keeps the one that it replaces. Of these a plane may have twice its share; where striping chooses
+        // the plane and an epoch needs all of its members, it may have all of them.
         let kept = match self.keeps_epochs() && self.order.policy != PersistPolicy::InOrderWriteBack {
             true => 2 * self.buffer.capacity.0 / geometry.unit_bytes + geometry.counted_members_max(),
             false => 0,
         };
         let share = 2.0_f64.min(f64::from(geometry.planes())) / f64::from(geometry.planes());
         let mut kept = kept as f64 / f64::from(geometry.units_per_block()) * share;
-        if kept > 0.0 && f.allocation == Allocation::Static {
+        if self.keeps_epochs()
+            && self.order.policy == PersistPolicy::Transactional
+            && f.allocation == Allocation::Static
+        {
             let all = self.buffer.capacity.0 / geometry.unit_bytes + u64::from(geometry.units_per_block());
             kept = kept.max(all as f64 / f64::from(geometry.units_per_block()));
         }

@@ -64,7 +64,8 @@ fn shape(random: &mut RandomStream) -> Shape {
         ],
     );
     let order = match mode {
-        BufferMode::WriteBack if random.chance(0.6) => one(
+        // A protected buffer keeps the order in which it accepts.
+        BufferMode::WriteBack | BufferMode::PowerLossProtected if random.chance(0.6) => one(
             random,
             &[PersistPolicy::InOrderRecovery, PersistPolicy::InOrderWriteBack, PersistPolicy::Transactional],
         ),

@@ -170,6 +170,24 @@ fn cut_off() -> Vec<Ops> {
     all
 }
 
+/// Sequences in which a file gets a second name, and another file its first one: recovery must not take the new file for a successor that
+/// ends the old one.
+fn names_given_on() -> Vec<Ops> {
+    let mut all = Vec::new();
+    for (from, to) in [("A/foo", "A/bar"), ("A/foo", "foo"), ("foo", "A/foo")] {
+        for is_linked_before in [false, true] {
+            for call in [Op::Fsync(from.into()), Op::Fdatasync(from.into()), Op::Sync] {
+                let mut ops = vec![write(from, SHORT)];
+                let link = Op::Link(from.into(), to.into());
+                ops.extend(if is_linked_before { [link, Op::Sync] } else { [Op::Sync, link] });
+                ops.extend([Op::Unlink(from.into()), write(from, LONG), call]);
+                all.push(Ops(ops));
+            }
+        }
+    }
+    all
+}
+
 /// Adds operations on the content of one file.
 fn contents(file: &'static str, cores: &mut Vec<Core>) {
     let path = || file.to_owned();
@@ -185,6 +203,10 @@ fn contents(file: &'static str, cores: &mut Vec<Core>) {
         Op::Direct(path(), 0, 4_096),
         Op::Direct(path(), 4_096, 4_096),
         Op::Direct(path(), 8_192, 8_192),
+        // Parts of pages: within the file, in its last page, and behind its end.
+        Op::Direct(path(), 4_608, 1_024),
+        Op::Direct(path(), 8_192, 512),
+        Op::Direct(path(), 10_240, 512),
         Op::Allocate(path(), 0, 4_096),
         Op::Allocate(path(), 8_192, 12_000),
         Op::Allocate(path(), 40_960, 8_192),
@@ -232,6 +254,7 @@ fn persistence(core: &Core) -> Vec<Op> {
 pub fn seq1() -> Vec<Ops> {
     let mut all = overlapping();
     all.extend(cut_off());
+    all.extend(names_given_on());
     for core in cores() {
         for call in persistence(&core) {
             let mut plain = core.needs.clone();
@@ -293,7 +316,8 @@ pub fn random(seed: u64) -> Ops {
         ops.push(match random.below(100) {
             0..=24 => Op::Write(file.clone(), at, len),
             25..=30 => Op::Append(file.clone(), len),
-            31..=32 => Op::Direct(file.clone(), at / 4_096 * 4_096, pages),
+            31 => Op::Direct(file.clone(), at / 4_096 * 4_096, pages),
+            32 => Op::Direct(file.clone(), at / 512 * 512, 512 * (1 + len / 4_096)),
             33..=36 => Op::Truncate(file.clone(), at),
             37..=38 => Op::Punch(file.clone(), at, len),
             39 => Op::Allocate(file.clone(), at, len),

@@ -112,7 +112,8 @@ fn planted_bugs_of_a_server_are_found_and_named() {
                     nothing(header);
                 }
             },
-            &[Lost, Stale],
+            // A block of which they cover a part shows both.
+            &[Lost, Stale, Shorn],
         ),
         (
             "some writes go to the next unit",
