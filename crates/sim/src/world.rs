@@ -240,9 +240,9 @@ pub struct World {
     submitted: u64,
     requests: u64,
     hash: u64,
-    /// Counters at the beginning, and when the first job began to count.
-    first: Baseline,
-    baseline: Option<Baseline>,
+    /// Counters at the beginning, and from then on when the first job began to count.
+    baseline: Baseline,
+    is_counting: bool,
     sampler: Option<Box<Sampler>>,
     /// Time of the next sample.
     sample_at: Instant,
@@ -302,7 +302,8 @@ impl World {
         let segment_blocks = segment_blocks(&device);
         let engine = Engine::new(device, layers);
         Self {
-            first: Baseline::of(&engine, Instant::ZERO),
+            baseline: Baseline::of(&engine, Instant::ZERO),
+            is_counting: false,
             host: Jobs {
                 jobs,
                 flights: Vec::new(),
@@ -316,7 +317,6 @@ impl World {
             submitted: 0,
             requests: 0,
             hash: 0,
-            baseline: None,
             sampler: None,
             sample_at: NEVER,
             interval,
@@ -529,8 +529,8 @@ impl World {
             let mut recorder = Recorder::new(start.min(now), self.interval);
             recorder.submitted_at_depth(entry.in_flight);
             entry.recorder = Some(recorder);
-            if self.baseline.is_none() && entry.setup.stats {
-                self.baseline = Some(Baseline::of(&self.engine, now));
+            if entry.setup.stats && !std::mem::replace(&mut self.is_counting, true) {
+                self.baseline = Baseline::of(&self.engine, now);
             }
         }
         let queue = entry.queue;
@@ -650,8 +650,7 @@ impl World {
     /// Ends the world and returns its results and the device.
     pub fn finish(self, device_name: &str, workload_name: &str, seed: u64) -> (RunResult, Device) {
         let now = self.engine.now();
-        // Where nothing counted, nothing is left out.
-        let from = self.baseline.clone().unwrap_or_else(|| self.first.clone());
+        let from = &self.baseline;
         let metrics = self.engine.device().metrics().since(&from.device);
         let unit = self.engine.device().geometry().unit_bytes;
         let ftl = self.engine.host_ftl().map(|ftl| (ftl.metrics().since(&from.ftl), ftl.line_units()));

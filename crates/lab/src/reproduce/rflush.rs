@@ -161,12 +161,11 @@ fn pairs(variant: usize, x: f64, seed: u64, scale: Scale, mixes: [Mix; 2], is_di
     (cache.dirty_expire, cache.writeback_interval) =
         (part(cache.dirty_expire), part(cache.writeback_interval));
     let result = measure(&setup);
-    let rate = |at: usize| enough(&result.workloads[at], &[]);
     let second = result.workloads[1].sum(&[]);
     let seconds = result.measured_ns as f64 / 1e9;
     vec![
-        rate(0),
-        rate(1),
+        rate(&result.workloads[0]),
+        rate(&result.workloads[1]),
         micros(&second, Percentile::P50),
         tail_us(&second),
         tail_us(&result.workloads[1].sum(&[COMMIT])),
@@ -176,9 +175,9 @@ fn pairs(variant: usize, x: f64, seed: u64, scale: Scale, mixes: [Mix; 2], is_di
     ]
 }
 
-/// Calls of these kinds per second; NaN if there are too few of them for a verdict (presets §3.4).
-fn enough(workload: &WorkloadResult, kinds: &[&str]) -> f64 {
-    let sum = workload.sum(kinds);
+/// Calls per second; NaN if there are too few of them for a verdict (presets §3.4).
+fn rate(workload: &WorkloadResult) -> f64 {
+    let sum = workload.sum(&[]);
     if sum.calls < 100 { f64::NAN } else { workload.calls_per_s(&sum) }
 }
 

@@ -317,9 +317,9 @@ impl Samples {
     fn of(job: &JobResult, kind: Option<&KindResult>, rate: fn(&Interval) -> f64) -> Self {
         // Merged jobs that do not share start and interval have no series.
         let Some(kind) = kind.filter(|k| !k.series.is_empty()) else { return Self::default() };
-        let (mut rates, mut idle) = job.busy_intervals(kind, rate);
+        let (mut rates, idle) = job.busy_intervals(kind, rate);
         if rates.is_empty() && idle == 0 {
-            (rates, idle) = (job.intervals(kind).map(|i| rate(&i)).collect(), 0);
+            rates = job.intervals(kind).map(|i| rate(&i)).collect();
         }
         let count = rates.len() as u64 + idle;
         if count == 0 {

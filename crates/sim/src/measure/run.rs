@@ -14,6 +14,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 
 /// Number of queue-depth levels: 1, 2, 4, 8, 16, 32 and 64 or more.
 pub const DEPTH_LEVELS: usize = 7;
@@ -322,24 +323,28 @@ impl JobResult {
         }
     }
 
-    /// Returns `value` of each full interval in which `kind` was measured and had requests, and the number of the other full ones.
-    pub fn busy_intervals(&self, kind: &KindResult, value: impl Fn(&Interval) -> f64) -> (Vec<f64>, u64) {
+    /// Numbers of the full intervals in which `kind` was measured.
+    fn full_intervals(&self, kind: &KindResult) -> Range<u64> {
         let interval_ns = self.interval_ns.max(1);
         let [start, end] = self.between_ns(kind).map(|at| at - self.start_ns);
-        let full = start.div_ceil(interval_ns)..end / interval_ns;
+        let (first, end) = (start.div_ceil(interval_ns), end / interval_ns);
+        first..end.max(first)
+    }
+
+    /// Returns `value` of each full interval in which `kind` was measured and had requests, and the number of the other full ones.
+    pub fn busy_intervals(&self, kind: &KindResult, value: impl Fn(&Interval) -> f64) -> (Vec<f64>, u64) {
+        let full = self.full_intervals(kind);
         let rows = kind.series.iter().filter(|row| full.contains(&row.index));
         let values: Vec<f64> = rows.map(|row| value(&self.interval(kind, row.index, Some(row)))).collect();
-        let idle = full.end.saturating_sub(full.start) - values.len() as u64;
+        let idle = full.end - full.start - values.len() as u64;
         (values, idle)
     }
 
     /// Returns requests per second of the full intervals in which `kind` was measured, in their order; of groups of as many
     /// consecutive ones as it takes for at most `most`.
     pub fn full_rates(&self, kind: &KindResult, most: usize) -> Vec<f64> {
-        let interval_ns = self.interval_ns.max(1);
-        let [start, end] = self.between_ns(kind).map(|at| at - self.start_ns);
-        let (first, count) =
-            (start.div_ceil(interval_ns), (end / interval_ns).saturating_sub(start.div_ceil(interval_ns)));
+        let full = self.full_intervals(kind);
+        let (first, count) = (full.start, full.end - full.start);
         let group = count.div_ceil(most.max(1) as u64).max(1);
         let mut requests = vec![0u64; (count / group) as usize];
         for row in &kind.series {
@@ -348,7 +353,7 @@ impl JobResult {
                 *sum += row.requests;
             }
         }
-        requests.into_iter().map(|sum| per_second(sum, group * interval_ns)).collect()
+        requests.into_iter().map(|sum| per_second(sum, group * self.interval_ns)).collect()
     }
 
     /// Iterates over every interval in which `kind` was measured, including those without completions: a stall is zero, not a
