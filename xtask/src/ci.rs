@@ -181,7 +181,7 @@ fn file_cuts(seed: u64) -> Verdict {
     }
     for format in ["f2fs", "alfs"] {
         let hunt =
-            ["crash", "files", "--mutants", "--quiet", "--states-each", "30", "--count", "40", "--seed", "1"];
+            ["crash", "files", "--mutants", "--quiet", "--states-each", "30", "--count", "80", "--seed", "1"];
         let verdict = show(weir(seed).args(hunt).args(["--format", format]));
         if !matches!(verdict, Verdict::Passed(_)) {
             return verdict;
