@@ -58,6 +58,7 @@ fn checks(steps: &mut Steps, seed: u64) {
     });
     steps.step("tests", || tests(seed));
     steps.step("models of interleavings", || threads::models(seed));
+    steps.step("schedules of disks on threads", || threads::schedules(seed));
     steps.step("documentation tests", || {
         show(cargo(seed).args(["test", "--locked", "--workspace", "--doc", "--quiet"]))
     });

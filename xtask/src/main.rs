@@ -44,6 +44,8 @@ const USAGE: &str = "usage: cargo xtask <command>
   bench [--check] [--runs N] [NAME...]
                            speed and memory bars, profile dist; --check fails where a bar is missed
   loom                     every interleaving of a few threads of the host FTL on threads, and its planted bugs; part of `check`
+  shuttle                  whole disks on threads in schedules that a seed draws, and planted bugs; part of `check`.
+                           FLASHWEIR_SCHEDULES: for each assembly and scheduler (100)
   smp-costs                what locks, atomics, copies and wake-ups cost on two CPUs, into docs/evidence/smp-costs.json
   threads                  random reads and writes by one and two threads, step by step from pblk to QBLKe, into
                            docs/evidence/threads.json
@@ -68,6 +70,7 @@ fn main() -> ExitCode {
         ["mutants", rest @ ..] => mutants::command(rest),
         ["evidence", rest @ ..] => evidence::run(rest),
         ["loom"] => threads::loom(),
+        ["shuttle"] => threads::shuttle(),
         ["smp-costs"] => threads::costs(),
         ["threads"] => threads::speeds(),
         ["dist", rest @ ..] => dist::run(rest),

@@ -1,4 +1,4 @@
-//! `cargo xtask loom`, `cargo xtask smp-costs` and `cargo xtask threads`: models of interleavings, and what real threads measure, kept as evidence.
+//! `cargo xtask loom`, `cargo xtask shuttle`, `cargo xtask smp-costs` and `cargo xtask threads`: models of interleavings, and what real threads measure, kept as evidence.
 
 use flashweir_judges::builds::cargo;
 use flashweir_judges::host::{commit, machine, root, seed, target_dir};
@@ -11,14 +11,29 @@ pub(crate) fn loom() -> Result<bool, String> {
     Ok(matches!(models(seed()?), Verdict::Passed(_)))
 }
 
-/// Loom's models of `flashweir-threads`. Code is compiled with other atomics for them, and so into a directory of their own.
+/// Runs whole disks in schedules of shuttle; returns whether all keep their promises.
+pub(crate) fn shuttle() -> Result<bool, String> {
+    Ok(matches!(schedules(seed()?), Verdict::Passed(_)))
+}
+
+/// Loom's models of `flashweir-threads`.
 pub(crate) fn models(seed: u64) -> Verdict {
-    let what = ["test", "--locked", "--release", "--quiet", "-p", "flashweir-threads", "--lib", "models"];
-    let dir = target_dir().join("loom");
-    // The planted bugs panic by the dozen.
+    with_atomics_of("loom", &["--lib", "models"], seed)
+}
+
+/// Shuttle's schedules of whole disks.
+pub(crate) fn schedules(seed: u64) -> Verdict {
+    with_atomics_of("shuttle", &["--test", "schedules", "--", "--nocapture"], seed)
+}
+
+/// Tests of `flashweir-threads` with other atomics; they are compiled into a directory of their own.
+fn with_atomics_of(checker: &str, tests: &[&str], seed: u64) -> Verdict {
+    let what = ["test", "--locked", "--release", "--quiet", "-p", "flashweir-threads"];
     let mut command = cargo(seed);
-    command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", dir).env("RUST_BACKTRACE", "0");
-    show(command.args(what))
+    // The planted bugs panic by the dozen.
+    command.env("RUSTFLAGS", format!("--cfg {checker}")).env("RUST_BACKTRACE", "0");
+    command.env("CARGO_TARGET_DIR", target_dir().join(checker));
+    show(command.args(what).args(tests))
 }
 
 /// Measures the costs of the parts of host FTLs and writes them down.

@@ -86,6 +86,9 @@ const PROGRAM_UNITS: u32 = 16;
 /// A device with fewer units is small: 128 MiB.
 const SMALL_UNITS: u64 = 1 << 15;
 
+/// Entries of the ring of a device at least; a quarter, where it has several. Shuttle's disks are so small that GC begins after some writes.
+const RING_ENTRIES: u32 = if cfg!(shuttle) { 16 } else { 128 };
+
 /// Places of a request at most.
 pub(crate) const REQUEST_UNITS: u64 = 64;
 
@@ -188,10 +191,13 @@ impl Geometry {
 
     /// Entries of each ring (open-channel §1.1, open-channel §2.2).
     pub(crate) fn rings(&self, assembly: Assembly) -> Vec<u32> {
-        let all = (8 * self.units_per_program * self.dies()).next_power_of_two().max(128);
+        let all = (8 * self.units_per_program * self.dies()).next_power_of_two().max(RING_ENTRIES);
         match assembly.rings_per_cpu {
             false => vec![all],
-            true => vec![(all / self.cpus).max(32).max(2 * self.units_per_program); self.cpus as usize],
+            true => vec![
+                (all / self.cpus).max(RING_ENTRIES / 4).max(2 * self.units_per_program);
+                self.cpus as usize
+            ],
         }
     }
 

@@ -12,10 +12,10 @@ use crate::pool::{Lease, Worker};
 use crate::queue::Queue;
 use crate::ring::{Ring, flags};
 use crate::shared::{Limiter, Shared};
-use crate::sync::{Backoff, Ordering};
+use crate::sync::{Backoff, Instant, Ordering, sleep, yield_now};
 use flashweir_core::Ppa;
 use flashweir_ftl::host_word::Word;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const TICK: Duration = Duration::from_millis(10);
 
@@ -132,7 +132,7 @@ impl<'a> Collector<'a> {
         let has_erased = self.erase()?;
         if !self.emptying.is_empty() {
             if !has_erased {
-                std::thread::yield_now();
+                yield_now();
             }
             return Ok(true);
         }
@@ -141,7 +141,7 @@ impl<'a> Collector<'a> {
             let before = self.quiet();
             if !has_collected {
                 self.settle(true);
-                std::thread::sleep(Duration::from_micros(200));
+                sleep(Duration::from_micros(200));
             }
             // What came in between, from who was admitted before the room was gone, may not be published yet.
             let is_stuck = !has_collected && before.is_some() && self.quiet() == before && !self.has_victim();

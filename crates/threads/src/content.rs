@@ -8,14 +8,17 @@
 use crate::sync::{AtomicU64, Ordering};
 
 /// Words of a unit.
-#[cfg(not(any(loom, miri)))]
+#[cfg(not(any(loom, shuttle, miri)))]
 pub const WORDS: usize = 512;
 /// Words of a unit. Miri executes each copy word by word.
-#[cfg(all(miri, not(loom)))]
+#[cfg(all(miri, not(any(loom, shuttle))))]
 pub const WORDS: usize = 16;
-/// Words of a unit. Models have two, enough to be torn.
+/// Words of a unit. Loom's models have two, enough to be torn.
 #[cfg(loom)]
 pub const WORDS: usize = 2;
+/// Words of a unit. Shuttle's have room for a record of a file; each access is a turn of the scheduler.
+#[cfg(shuttle)]
+pub const WORDS: usize = 8;
 
 /// Bytes of a unit.
 pub const UNIT_BYTES: usize = WORDS * 8;

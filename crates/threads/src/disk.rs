@@ -17,12 +17,11 @@ use crate::recovery::recover;
 use crate::ring::flags;
 use crate::shared::{Limiter, Shared};
 use crate::spin::SpinLock;
-use crate::sync::{Arc, Backoff, Ordering};
+use crate::sync::{Arc, Backoff, Builder, JoinHandle, Ordering, sleep};
 use crate::versions::{Found, Places, Reserved};
 use crate::writer::Writer;
 use flashweir_core::{Lpn, Ppa};
 use flashweir_ftl::host_word::Word;
-use std::thread::JoinHandle;
 
 /// Units of a request that are read from a file at the same time.
 const READS_MAX: usize = 12;
@@ -75,13 +74,35 @@ impl Disk {
         Self::recovered(assembly, medium, &mut |_| true)
     }
 
+    /// Opens a disk with a bug, for the models that must find it.
+    ///
+    /// # Errors
+    /// As [`Self::open_medium`].
+    #[cfg(shuttle)]
+    pub fn open_planted(
+        assembly: Assembly,
+        medium: Arc<Medium>,
+        planted: Option<crate::planted::PlantedBug>,
+    ) -> Result<Self, OpenError> {
+        medium.geometry().check(assembly)?;
+        medium.power_on(&mut |_| true)?;
+        let (mut shared, ends) = Shared::new(assembly, medium);
+        shared.versions.planted = planted;
+        Self::started(shared, ends)
+    }
+
     fn recovered(
         assembly: Assembly,
         medium: Arc<Medium>,
         progress: &mut dyn FnMut(f64) -> bool,
     ) -> Result<Self, OpenError> {
         medium.power_on(progress)?;
-        let (shared, mut ends) = Shared::new(assembly, medium);
+        let (shared, ends) = Shared::new(assembly, medium);
+        Self::started(shared, ends)
+    }
+
+    /// Recovers what the medium has, and starts the threads.
+    fn started(shared: Shared, mut ends: Vec<Worker>) -> Result<Self, OpenError> {
         if recover(&shared).is_err() {
             let error = shared.medium.failure().and_then(std::io::Error::raw_os_error);
             return Err(OpenError::File(std::io::Error::from_raw_os_error(error.unwrap_or(libc::EIO))));
@@ -93,7 +114,7 @@ impl Disk {
         let mut threads = Vec::new();
         let mut start = |name: String, work: Box<dyn FnOnce(&Shared) + Send>| {
             let shared = shared.clone();
-            let thread = std::thread::Builder::new().name(name).spawn(move || work(&shared));
+            let thread = Builder::new().name(name).spawn(move || work(&shared));
             threads.push(thread.expect("a thread of its own"));
         };
         let end = ends.pop().expect("the collector's");
@@ -201,7 +222,7 @@ impl Disk {
             if counts.0 == counts.1 {
                 return;
             }
-            std::thread::sleep(std::time::Duration::from_millis(1));
+            sleep(std::time::Duration::from_millis(1));
         }
         panic!("{} units are valid, and the map names {}", counts.0, counts.1);
     }

@@ -7,7 +7,7 @@
 //! them too.
 
 // Models have parts of it.
-#![cfg_attr(loom, allow(dead_code, unused_imports))]
+#![cfg_attr(any(loom, shuttle), allow(dead_code, unused_imports))]
 
 pub mod assembly;
 #[cfg(not(loom))]
@@ -29,11 +29,11 @@ mod measure;
 #[cfg(not(loom))]
 mod medium;
 mod metrics;
-#[cfg(all(test, loom))]
+#[cfg(all(test, any(loom, shuttle)))]
 mod models;
 mod pending;
-#[cfg(loom)]
-mod planted;
+#[cfg(any(loom, shuttle))]
+pub mod planted;
 pub mod pool;
 #[cfg(not(loom))]
 mod queue;

@@ -2,7 +2,7 @@
 //!
 //! Invariant: it is answered once, whichever rings' writers end their parts at the same time (open-channel §8.6).
 
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 use crate::planted::PlantedBug;
 use crate::sync::{AtomicU32, Condvar, Mutex, Ordering};
 
@@ -14,7 +14,7 @@ pub(crate) struct Pending {
     /// How often it was answered.
     answers: Mutex<u32>,
     answered: Condvar,
-    #[cfg(loom)]
+    #[cfg(any(loom, shuttle))]
     pub(crate) planted: Option<PlantedBug>,
 }
 
@@ -24,7 +24,7 @@ impl Pending {
             left: AtomicU32::new(1),
             answers: Mutex::new(0),
             answered: Condvar::new(),
-            #[cfg(loom)]
+            #[cfg(any(loom, shuttle))]
             planted: None,
         }
     }
@@ -37,7 +37,7 @@ impl Pending {
     /// A part has ended, or no more parts come.
     pub(crate) fn done(&self) {
         let left = self.left.fetch_sub(1, Ordering::AcqRel) - 1;
-        #[cfg(loom)]
+        #[cfg(any(loom, shuttle))]
         let left = if self.planted == Some(PlantedBug::AnsweredTwice) {
             self.left.load(Ordering::Acquire)
         } else {
@@ -51,7 +51,7 @@ impl Pending {
     }
 
     /// How often it was answered.
-    #[cfg(loom)]
+    #[cfg(any(loom, shuttle))]
     pub(crate) fn answers(&self) -> u32 {
         *self.answers.lock().expect("nobody panics with it")
     }
@@ -64,8 +64,18 @@ impl Pending {
             if !goes_on() {
                 return false;
             }
-            let pause = std::time::Duration::from_millis(10);
-            (answers, _) = self.answered.wait_timeout(answers, pause).expect("nobody panics with it");
+            #[cfg(not(shuttle))]
+            {
+                let pause = std::time::Duration::from_millis(10);
+                (answers, _) = self.answered.wait_timeout(answers, pause).expect("nobody panics with it");
+            }
+            // Its waiting has no time limit.
+            #[cfg(shuttle)]
+            {
+                drop(answers);
+                crate::sync::yield_now();
+                answers = self.answers.lock().expect("nobody panics with it");
+            }
         }
         assert_eq!(*answers, 1, "a request is answered once");
         true

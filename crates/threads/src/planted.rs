@@ -2,7 +2,7 @@
 
 /// A bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PlantedBug {
+pub enum PlantedBug {
     /// A word names a slot without saying which use of it.
     NoGeneration,
     /// A place is published by a store, whatever stands in the word.

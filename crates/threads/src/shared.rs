@@ -9,11 +9,10 @@ use crate::medium::Medium;
 use crate::metrics::Counters;
 use crate::pool::{Pool, Worker};
 use crate::spin::SpinLock;
-use crate::sync::{Alone, Arc, AtomicBool, AtomicU64, Ordering, fence};
+use crate::sync::{Alone, Arc, AtomicBool, AtomicU64, Ordering, Thread, current, fence, park_timeout};
 use crate::versions::Versions;
 use flashweir_ftl::limiter::Marks;
 use std::sync::OnceLock;
-use std::thread::Thread;
 use std::time::Duration;
 
 /// A thread that sleeps until there is work.
@@ -26,7 +25,7 @@ pub(crate) struct Sleeper {
 impl Sleeper {
     /// The calling thread is the one that sleeps here.
     pub(crate) fn is_me(&self) {
-        self.thread.set(std::thread::current()).expect("one thread sleeps here");
+        self.thread.set(current()).expect("one thread sleeps here");
     }
 
     /// Sleeps for a while unless there is work.
@@ -35,7 +34,7 @@ impl Sleeper {
         // Either who brings work sees that this thread sleeps, or this thread sees the work.
         fence(Ordering::SeqCst);
         if !has_work() {
-            std::thread::park_timeout(pause);
+            park_timeout(pause);
         }
         self.is_asleep.store(false, Ordering::Relaxed);
     }

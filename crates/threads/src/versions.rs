@@ -19,7 +19,7 @@
 use crate::content::{Content, Unit, WORDS};
 use crate::map::AtomicMap;
 use crate::pending::Pending;
-#[cfg(loom)]
+#[cfg(any(loom, shuttle))]
 use crate::planted::PlantedBug;
 use crate::ring::{Producer, Ring, flags, state};
 use crate::sync::{Alone, Arc, AtomicU64, Backoff, Ordering, fence};
@@ -52,16 +52,16 @@ pub(crate) struct Versions {
     numbers: Box<[Alone<AtomicU64>]>,
     /// Whether readers copy under the producer lock, as the released code does (open-channel §3.6).
     readers_lock: bool,
-    #[cfg(loom)]
+    #[cfg(any(loom, shuttle))]
     pub(crate) planted: Option<PlantedBug>,
 }
 
 /// Asks whether a bug is planted; in a build for use there is none, and no code for it.
 macro_rules! has_planted {
     ($self:ident, $bug:ident) => {{
-        #[cfg(loom)]
+        #[cfg(any(loom, shuttle))]
         let is_planted = $self.planted == Some(PlantedBug::$bug);
-        #[cfg(not(loom))]
+        #[cfg(not(any(loom, shuttle)))]
         let is_planted = false;
         is_planted
     }};
@@ -93,7 +93,7 @@ impl Versions {
             next_seq: Alone(AtomicU64::new(1)),
             numbers: (0..workers).map(|_| Alone(AtomicU64::new(NO_NUMBER))).collect(),
             readers_lock,
-            #[cfg(loom)]
+            #[cfg(any(loom, shuttle))]
             planted: None,
         }
     }

@@ -10,10 +10,10 @@ use crate::pool::{Lease, Worker};
 use crate::queue::Queue;
 use crate::ring::{flags, state};
 use crate::shared::{Limiter, Shared};
-use crate::sync::{Backoff, Ordering};
+use crate::sync::{Backoff, Instant, Ordering};
 use flashweir_core::{Lpn, Ppa};
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Programs of a ring that are under way at most: four more than Linux's pblk has on a die.
 const UNDER_WAY_MAX: usize = 12;
