@@ -34,7 +34,10 @@ use flashweir_serve::Speed;
 use flashweir_serve::fuse::{Medium, Memory, MountConfig, Mounted, Recorder, mount};
 use flashweir_sim::stack::FlushMode;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, kill_process_group, pidfd_open,
+    set_child_subreaper, wait,
+};
 use rustix::time::Timespec;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -148,6 +151,23 @@ struct Failed {
 
 /// `weir check`.
 pub(crate) fn command(args: &CheckArgs, cancel: &AtomicBool) -> Outcome {
+    // 1 is kept for what --verify says no to.
+    let report = checked(args, cancel).map_err(|failure| match failure {
+        Failure::Run(why) => Failure::Usage(why),
+        other => other,
+    })?;
+    match report.failures.len() {
+        0 => Ok(()),
+        kinds => {
+            let count: usize = report.failures.iter().map(|failed| failed.directories).sum();
+            let (of, kinds) = (report.judged, plural(kinds, "kind of failure", "kinds of failure"));
+            Err(Failure::Run(format!("--verify says no to {count} of {of} directories: {kinds}")))
+        }
+    }
+}
+
+/// Records, cuts, judges, and prints the report.
+fn checked(args: &CheckArgs, cancel: &AtomicBool) -> Outcome<Report> {
     if let Some(path) = &args.results.out {
         check(path)?;
     }
@@ -208,14 +228,7 @@ pub(crate) fn command(args: &CheckArgs, cancel: &AtomicBool) -> Outcome {
         Shape::Json => json::pretty(json::Kind::Check, &report)?,
     };
     print_or_write(args.results.out.as_deref(), &text)?;
-    match report.failures.len() {
-        0 => Ok(()),
-        kinds => {
-            let count: usize = report.failures.iter().map(|failed| failed.directories).sum();
-            let (of, kinds) = (report.judged, plural(kinds, "kind of failure", "kinds of failure"));
-            Err(Failure::Run(format!("--verify says no to {count} of {of} directories: {kinds}")))
-        }
-    }
+    Ok(report)
 }
 
 /// Has each directory judged.
@@ -228,7 +241,7 @@ fn judge(
     cancel: &AtomicBool,
 ) -> Outcome<Report> {
     // If there are too many, an evenly spread selection.
-    let stride = found.len().div_ceil(bench.args.checks).max(1);
+    let most = bench.args.checks.min(found.len());
     let mut report = Report {
         format: bench.format.name(),
         calls: recording.steps.len(),
@@ -244,7 +257,7 @@ fn judge(
         directories_left_out: 0,
         failures: Vec::new(),
     };
-    let chosen: Vec<&Directory> = found.iter().step_by(stride).collect();
+    let chosen: Vec<&Directory> = (0..most).map(|at| &found[at * found.len() / most]).collect();
     report.directories_left_out = found.len() - chosen.len();
     let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
     for (index, directory) in chosen.iter().enumerate() {
@@ -259,7 +272,8 @@ fn judge(
             Ok(said.map(|said| (moment, said)))
         };
         let most = asked(directory.most)?;
-        let least = if directory.least == directory.most { None } else { asked(directory.least)? };
+        let is_same = directory.least.printed == directory.most.printed;
+        let least = if is_same { None } else { asked(directory.least)? };
         // The earlier one is the easier to understand.
         let Some((moment, said)) = least.or(most) else { continue };
         let kind: String = said.chars().filter(|c| !c.is_ascii_digit()).collect();
@@ -297,6 +311,8 @@ impl Drop for Bench<'_> {
 
 impl<'a> Bench<'a> {
     fn begin(args: &'a CheckArgs, format: Format) -> Outcome<Self> {
+        // What programs leave running becomes a child of ours, so that it can be killed.
+        set_child_subreaper(Some(getpid())).map_err(Failure::run)?;
         let room = std::env::temp_dir().join(format!("weir-check-{}", std::process::id()));
         let directory = match &args.dir {
             Some(directory) => {
@@ -544,6 +560,7 @@ fn ended(
         let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&LOOK));
         if let Some(status) = child.try_wait().map_err(Failure::run)? {
             let _ = kill_process_group(group, Signal::KILL);
+            kill_children();
             return Ok(Some(status));
         }
         let is_late = timeout.is_some_and(|timeout| begun.elapsed() > timeout);
@@ -551,7 +568,32 @@ fn ended(
         if is_late || is_stopped {
             let _ = kill_process_group(group, Signal::KILL);
             child.wait().map_err(Failure::run)?;
+            kill_children();
             return if is_stopped { Err(Failure::Interrupted) } else { Ok(None) };
+        }
+    }
+}
+
+/// Kills all children, which have left their group, and theirs, which become ours.
+fn kill_children() {
+    let ours = getpid().as_raw_nonzero().to_string();
+    // Its parent is the second field behind the name, which is in brackets and may have any bytes.
+    let is_child = |pid: &str| {
+        let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let stat = String::from_utf8_lossy(&stat);
+        stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)) == Some(&*ours)
+    };
+    loop {
+        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let pid = name.to_str().filter(|pid| is_child(pid)).and_then(|pid| pid.parse().ok());
+            if let Some(pid) = pid.and_then(Pid::from_raw) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+        // Waits for one; an error says that there is none.
+        if wait(WaitOptions::empty()).is_err() {
+            return;
         }
     }
 }

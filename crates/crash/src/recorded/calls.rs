@@ -92,6 +92,8 @@ pub struct Step {
     pub shown: String,
     /// Number of bytes that the program had printed before the call was made.
     pub printed: u64,
+    /// Number of bytes that it had printed when the call had ended: threads print meanwhile.
+    pub printed_after: u64,
 }
 
 /// Replays recorded calls.

@@ -16,6 +16,7 @@
 
 mod calls;
 mod disk;
+mod look;
 mod states;
 
 pub use calls::{Call, Room, Step};

@@ -5,18 +5,18 @@
 //!
 //! Place in the data flow: each drawn image is recovered by a mount; its visible contents are one [`Directory`].
 
-use super::calls::{Player, Step};
+use super::calls::{Call, Player, Step};
 use super::disk::Disk;
+use super::look::digest;
 use crate::files::Effort;
 use crate::files::Format;
 use crate::files::explorer::choose;
 use crate::files::sequence::begin;
-use crate::files::tree::{Body, Tree};
 use flashweir_contract::Contents;
 use flashweir_core::random::mix;
 use flashweir_core::{Duration, Lpn, Payload, RandomStream};
 use flashweir_fs::port::BlockPort;
-use flashweir_fs::vfs::{CacheConfig, MountOptions, Vfs};
+use flashweir_fs::vfs::{CacheConfig, MountOptions, Timestamp, Vfs};
 use flashweir_fs::{AnyFs, NewVolume};
 use flashweir_sim::stack::FlushMode;
 use flashweir_sim::volume::mount_on;
@@ -56,10 +56,26 @@ pub struct Recording {
     pub printed: u64,
 }
 
-impl Recording {
-    /// Returns the number of bytes printed when the call with this number began.
-    fn printed(&self, step: usize) -> u64 {
-        self.steps.get(step).map_or(self.printed, |step| step.printed)
+/// Bytes that had been printed, at least, at moments of a recording. Calls of several threads overlap, so the numbers of one call say
+/// something about those that ended later, too.
+struct Printed {
+    /// When each call began, and at the end of all.
+    begun: Vec<u64>,
+    /// When each call had ended.
+    ended: Vec<u64>,
+}
+
+impl Printed {
+    fn new(recording: &Recording) -> Self {
+        let (mut most, mut begun, mut ended) = (0, Vec::new(), Vec::new());
+        for step in &recording.steps {
+            most = step.printed.max(most);
+            begun.push(most);
+            most = step.printed_after.max(most);
+            ended.push(most);
+        }
+        begun.push(recording.printed.max(most));
+        Self { begun, ended }
     }
 }
 
@@ -225,6 +241,7 @@ struct Span {
 /// One replay of the recording.
 struct Run {
     disk: Disk,
+    printed: Printed,
     spans: Vec<Span>,
     end: u32,
 }
@@ -255,59 +272,49 @@ fn play(recording: &Arc<Recording>, format: Format, course: Course) -> Result<Ru
     });
     let end = played.unwrap_or_else(|| Err(Wrong::Recovery("it waits for ever".into())))?;
     let spans = spans.take();
-    Ok(Run { disk, spans, end })
+    Ok(Run { disk, printed: Printed::new(recording), spans, end })
 }
 
 impl Run {
-    /// Returns the moment of a cut at this position of the log.
-    fn moment(&self, recording: &Recording, course: Course, position: u32) -> Moment {
+    /// Returns the first and the last moment of a cut at this position of the log. Calls that write nothing, and what is printed between
+    /// calls, leave the position as it is.
+    fn moments(&self, course: Course, position: u32) -> [Moment; 2] {
+        let ended = self.spans.partition_point(|span| span.ended < position);
+        let in_next = self.spans.get(ended).is_some_and(|span| span.begun < position);
+        let printed = match (in_next, ended) {
+            (true, _) => self.printed.begun[ended],
+            (false, 0) => 0,
+            (false, _) => self.printed.ended[ended - 1],
+        };
+        let first = Moment { ended, in_next, printed, course };
         let begun = self.spans.partition_point(|span| span.begun <= position);
         let ended = self.spans.partition_point(|span| span.ended <= position).min(begun);
         let in_next = begun > ended;
-        let printed = recording.printed(if in_next { ended } else { begun });
-        Moment { ended, in_next, printed, course }
+        let printed = self.printed.begun[if in_next { ended } else { begun }];
+        [first, Moment { ended, in_next, printed, course }]
     }
 }
 
-/// Returns what a mount that recovers a disk shows.
-fn recover(disk: &mut Disk, format: Format) -> Result<Tree, Wrong> {
+/// Returns the hash of what a mount that recovers a disk shows.
+fn recover(disk: &mut Disk, format: Format, named: &Arc<BTreeSet<Timestamp>>) -> Result<u64, Wrong> {
+    let named = Arc::clone(named);
     let recovered = disk.run(move |disk, handle| async move {
         let fs = mount(disk, format).await?;
         let vfs = Vfs::mount(fs, handle, options()).map_err(|error| error.to_string())?;
-        let tree = Tree::read(&vfs, None, |ino, _| ino).await;
-        let tree = tree.map_err(|wrong| format!("{}: {}", wrong.path, wrong.errno))?;
+        let seen = digest(&vfs, &named).await?;
         vfs.unmount().await.map_err(|errno| format!("unmount: {errno}"))?;
-        Ok(tree)
+        Ok(seen)
     });
     recovered.unwrap_or_else(|| Err("recovery waits for ever".into())).map_err(Wrong::Recovery)
 }
 
-/// Returns a hash of the visible contents: paths, kinds, contents, rights and attributes.
-fn digest(tree: &Tree) -> u64 {
-    let text = |text: &[u8]| Payload::Bytes(Arc::from(text)).identity();
-    let mut digest = 0u64;
-    let mut todo = vec![(String::new(), tree.root)];
-    let mut paths: BTreeMap<u64, u64> = BTreeMap::new();
-    while let Some((path, number)) = todo.pop() {
-        let name = text(path.as_bytes());
-        // A further name of an inode refers to the first one.
-        let first = *paths.entry(number).or_insert(name);
-        let node = &tree.nodes[&number];
-        let body = match &node.body {
-            Body::File(bytes) => mix(1) ^ text(bytes) ^ mix(bytes.len() as u64),
-            Body::Symlink(target) => mix(2) ^ text(target.as_bytes()),
-            Body::Other => mix(3),
-            Body::Directory(entries) => {
-                todo.extend(entries.iter().map(|(name, child)| (format!("{path}/{name}"), *child)));
-                mix(4)
-            }
-        };
-        let attributes = node.xattrs.iter().fold(u64::from(node.mode), |hash, (name, value)| {
-            mix(hash ^ text(name.as_bytes())).wrapping_add(text(value))
-        });
-        digest = digest.wrapping_add(mix(mix(name ^ mix(first)) ^ mix(body) ^ attributes));
-    }
-    digest
+/// Returns the times that calls of a recording have named.
+fn times_named(recording: &Recording) -> BTreeSet<Timestamp> {
+    let changes = recording.steps.iter().filter_map(|step| match &step.call {
+        Call::SetAttr { changes, .. } => Some(changes),
+        _ => None,
+    });
+    changes.flat_map(|changes| [changes.atime, changes.mtime]).flatten().collect()
 }
 
 /// Results of one course.
@@ -341,10 +348,11 @@ fn of_course(
         by_cut.push((cut, states));
     }
     choose(&mut by_cut, config.seed, config.states_max);
+    let named = Arc::new(times_named(recording));
     let mut digests: BTreeMap<u64, u64> = BTreeMap::new();
     let mut directories: BTreeMap<u64, Directory> = BTreeMap::new();
     for (cut, states) in by_cut {
-        let moment = run.moment(recording, course, cut);
+        let [least, most] = run.moments(course, cut);
         for (image, state) in states {
             let known = digests.get(&image).copied();
             let seen = match known {
@@ -353,7 +361,7 @@ fn of_course(
                     if !go_on(1) {
                         return Err(Wrong::Stopped);
                     }
-                    let seen = digest(&recover(&mut disk.woken(cut, &state), config.format)?);
+                    let seen = recover(&mut disk.woken(cut, &state), config.format, &named)?;
                     counts.recovered += 1;
                     digests.insert(image, seen);
                     seen
@@ -371,10 +379,10 @@ fn of_course(
             let directory = directories.entry(seen).or_insert_with(|| Directory {
                 digest: seen,
                 changes: changes(),
-                least: moment,
-                most: moment,
+                least,
+                most,
             });
-            directory.meet(moment, moment);
+            directory.meet(least, most);
         }
     }
     counts.left_out = images.len() as u64 - counts.recovered;

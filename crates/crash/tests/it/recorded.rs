@@ -18,7 +18,12 @@ const CALLER: Creds = Creds::checked(0, 0);
 /// Makes a recording of calls, each with the number of bytes printed before it.
 fn recording(format: Format, calls: Vec<(u64, Call)>) -> Arc<Recording> {
     let before = Arc::new(fresh(format, BLOCKS, (0, 0)).unwrap());
-    let step = |(printed, call): (u64, Call)| Step { shown: format!("{call:?}"), call, printed };
+    let step = |(printed, call): (u64, Call)| Step {
+        shown: format!("{call:?}"),
+        call,
+        printed,
+        printed_after: printed,
+    };
     let steps = calls.into_iter().map(step).collect();
     Arc::new(Recording { before, blocks: BLOCKS, share_blocks_max: 64, steps, printed: 100 })
 }

@@ -1,6 +1,7 @@
 //! Records the calls that change a mount's file system, so that they can be repeated.
 //!
-//! Invariant: a call is recorded when it has succeeded, with the number of bytes that its program had printed before it began.
+//! Invariant: a call is recorded when it has succeeded, with the numbers of bytes that its program had printed before it began
+//! and when it had ended.
 
 use flashweir_crash::recorded::Step;
 use std::fmt;

@@ -255,7 +255,7 @@ impl<F: Fs> Table<F> {
         let printed = recorder.printed();
         let result = work.await?;
         let (call, shown) = call(&result);
-        recorder.note(Step { call, shown, printed });
+        recorder.note(Step { call, shown, printed, printed_after: recorder.printed() });
         Ok(result)
     }
 
