@@ -465,7 +465,7 @@ impl From<ScaleArg> for flashweir_lab::reproduce::Scale {
 A claim has a band in which it counts as reproduced; what falls outside is shown like the rest. Each study
 says what of the paper's set-up is missing. Times come from a model, so claims are ratios.")]
 pub(crate) struct ReproduceArgs {
-    /// The paper: rflush, barrier or share
+    /// The paper: rflush, barrier, share, amf or qblke
     #[arg(value_name = "PAPER")]
     pub(crate) paper: String,
     /// Only this study and its claims; may be given several times [default: all]

@@ -76,13 +76,36 @@ pub(crate) fn check(path: &Path) -> Outcome {
         let parent = parent.display();
         return Err(Failure::Usage(format!("{shown} cannot be written: there is no directory {parent}")));
     }
-    if path.exists() && !path.is_file() {
+    if in_place(path) {
         return Ok(());
     }
+    let path = &resolved(path);
     // What a run of hours ends with is tried before it begins.
     let trial = temporary(path, "trial");
     let made = std::fs::File::create(&trial).and_then(|_| std::fs::remove_file(&trial));
     made.map_err(|error| Failure::Usage(format!("{shown} cannot be written: {error}")))
+}
+
+/// Whether what is at `path` takes what is written, and must not be replaced by a file: a pipe, a terminal, or what a process has open.
+pub(crate) fn in_place(path: &Path) -> bool {
+    let is_open = ["/dev/stdout", "/dev/stderr"].iter().any(|name| path == Path::new(name))
+        || ["/dev/fd", "/proc"].iter().any(|dir| path.starts_with(dir));
+    is_open || path.exists() && !path.is_file()
+}
+
+/// The file that a path means: a symbolic link stays, and what it leads to is replaced.
+pub(crate) fn resolved(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// Whether two paths mean one file, which need not be there.
+pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| {
+        let whole =
+            || directory(path).canonicalize().ok().map(|dir| dir.join(path.file_name().unwrap_or_default()));
+        path.canonicalize().ok().or_else(whole).unwrap_or_else(|| path.to_owned())
+    };
+    place(one) == place(other)
 }
 
 fn directory(path: &Path) -> &Path {
@@ -92,10 +115,14 @@ fn directory(path: &Path) -> &Path {
     }
 }
 
-/// A name beside `path` for a temporary file that replaces it.
+/// A name beside `path` for a temporary file that replaces it; of what cannot be replaced, elsewhere.
 pub(crate) fn temporary(path: &Path, ending: &str) -> PathBuf {
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    directory(path).join(format!(".{name}.{}.{ending}", std::process::id()))
+    let elsewhere = in_place(path).then(std::env::temp_dir);
+    elsewhere
+        .as_deref()
+        .unwrap_or_else(|| directory(path))
+        .join(format!(".{name}.{}.{ending}", std::process::id()))
 }
 
 /// Files that appear together.
@@ -115,11 +142,12 @@ impl Files {
             let failed = |error: std::io::Error| {
                 Failure::Run(format!("{} cannot be written: {error}", path.display()))
             };
-            if path.exists() && !path.is_file() {
-                // A pipe or a terminal has no half-written state, and must not be replaced by a file.
-                std::fs::write(path, content).map_err(failed)?;
+            if in_place(path) {
+                let mut file = std::fs::File::options().append(true).open(path).map_err(failed)?;
+                file.write_all(content).map_err(failed)?;
                 continue;
             }
+            let path = &resolved(path);
             let temporary = temporary(path, "part");
             waiting.0.push((temporary.clone(), path.clone()));
             let mut file = std::fs::File::create(&temporary).map_err(failed)?;

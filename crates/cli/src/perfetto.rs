@@ -9,7 +9,7 @@
 use crate::error::{Failure, Outcome, say};
 use crate::options::TraceArgs;
 use crate::output::thousands;
-use crate::output::{check, temporary};
+use crate::output::{check, in_place, resolved, temporary};
 use flashweir_core::Instant;
 use flashweir_lab::experiment::{Experiment, Wanted};
 use flashweir_sim::timeline::{EVENTS_MAX, Findings, HEAD, Limits, Perfetto, TAIL, Written};
@@ -105,7 +105,8 @@ impl<'a> TimelineFile<'a> {
     }
 
     fn join(&self, path: &Path) -> io::Result<()> {
-        let is_file = !path.exists() || path.is_file();
+        let is_file = !in_place(path);
+        let path = &resolved(path);
         let whole = if is_file { temporary(path, "part") } else { path.to_owned() };
         let _guard = Removed(is_file.then_some(&whole));
         let mut out =

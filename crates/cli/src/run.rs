@@ -5,7 +5,7 @@ use crate::error::{Failure, Failures, Outcome, say, unreadable};
 use crate::json::{self, Kind};
 use crate::options::{Common, DeviceArgs, FioArgs, FioOutput, ReplayArgs, RunArgs, RunOutput};
 use crate::output::thousands;
-use crate::output::{check, print_or_write, stopped, width, write};
+use crate::output::{check, in_place, is_same, print_or_write, stopped, width, write};
 use crate::perfetto::TimelineFile;
 use crate::progress::{Cost, Watch};
 use crate::report;
@@ -108,11 +108,19 @@ fn on_devices(args: &DeviceArgs, name: String, source: Source, cancel: &AtomicBo
 
 /// Runs a scenario and shows or stores what it measured.
 fn execute(scenario: Scenario, shape: Shape, common: &Common, cancel: &AtomicBool) -> Outcome {
-    let files = [("--out", &common.out), ("--csv", &common.csv), ("--report", &common.report)];
+    let files = [
+        ("--out", &common.out),
+        ("--csv", &common.csv),
+        ("--report", &common.report),
+        ("--perfetto", &common.trace.perfetto),
+    ];
     for (i, (option, path)) in files.iter().enumerate() {
         let Some(path) = path else { continue };
         check(path)?;
-        if let Some((other, _)) = files[..i].iter().find(|(_, earlier)| earlier.as_ref() == Some(path)) {
+        let is_that = |earlier: &Path| !in_place(path) && is_same(earlier, path);
+        if let Some((other, _)) =
+            files[..i].iter().find(|(_, earlier)| earlier.as_deref().is_some_and(is_that))
+        {
             let path = path.display();
             return Err(Failure::Usage(format!(
                 "{option} cannot be {path}: {other} is that file: expected another"

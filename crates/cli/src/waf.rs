@@ -50,7 +50,8 @@ pub(crate) fn command(args: &WafArgs, cancel: &AtomicBool) -> Outcome {
     for (key, value) in [("--settle", args.settle), ("--measure", args.measure)] {
         if !(0.0..=1000.0).contains(&value) || (key == "--measure" && value == 0.0) {
             return Err(Failure::Usage(format!(
-                "{key} cannot be `{value}`: expected more than 0 and at most 1000"
+                "{key} cannot be `{value}`: expected {} and at most 1000",
+                if key == "--measure" { "more than 0" } else { "at least 0" }
             )));
         }
     }

@@ -375,6 +375,7 @@ impl<E: Engine> Fs for E {
         if let Some(size) = changes.size {
             self.resize(ino, size).await?;
         }
+        let limits = Engine::limits(self);
         self.change(|state| {
             if let Some(mode) = changes.mode {
                 state.change_acl_mode(ino, mode)?;
@@ -383,9 +384,10 @@ impl<E: Engine> Fs for E {
             *fields.mode = changes.mode.map_or(*fields.mode, |mode| with_permissions(*fields.mode, mode));
             *fields.uid = changes.uid.unwrap_or(*fields.uid);
             *fields.gid = changes.gid.unwrap_or(*fields.gid);
-            *fields.atime = changes.atime.map_or(*fields.atime, time);
-            *fields.mtime = changes.mtime.map_or(*fields.mtime, time);
-            *fields.ctime = changes.ctime.map_or(*fields.ctime, time);
+            let kept = |stamp| time(limits.time(stamp));
+            *fields.atime = changes.atime.map_or(*fields.atime, kept);
+            *fields.mtime = changes.mtime.map_or(*fields.mtime, kept);
+            *fields.ctime = changes.ctime.map_or(*fields.ctime, kept);
             state.attr(ino)
         })
         .await

@@ -36,6 +36,8 @@ impl Default for MemFsConfig {
             file_bytes_max: 1 << 44,
             links_max: 65_000,
             xattr_value_bytes_max: 65_536,
+            time_seconds: (i64::MIN, i64::MAX),
+            has_nanos: true,
         };
         Self { pages: 1 << 18, inodes: 1 << 20, limits }
     }

@@ -97,7 +97,7 @@ const FILES: [(&str, &str); 29] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 286] = [
+const BAD: [(&str, &str); 287] = [
     ("threads", "missing: <FILE>"),
     ("threads nosuch.weir", "nosuch.weir: there is no such file; --create SIZE makes one"),
     (
@@ -373,6 +373,7 @@ const BAD: [(&str, &str); 286] = [
     ("replay good.trace --device sata-mlc --block-layer depth=0", "--block-layer: depth = 0: expected 1 to 65536"),
     ("fio job.fio --device sata-mlc --block-layer cfq,depth", "--block-layer: `depth` has no value: expected KEY=VALUE, as in depth=8"),
     ("fio job.fio --device sata-mlc --block-layer dispatch=multi-queue,queues=2", "block_layer.queues = 2, block_layer.depth = 32: expected at most 1 queues of 32 with multi-queue, as the link has"),
+    ("run good.toml --out same --perfetto ./same", "--perfetto cannot be ./same: --out is that file: expected another"),
     ("run good.toml --csv same --report same", "--report cannot be same: --csv is that file: expected another"),
     ("fio job.fio --device sata-mlc --report .", ". is a directory: expected the name of a file to write"),
     ("waf --report none/page.html", "none/page.html cannot be written: there is no directory none"),
@@ -637,6 +638,23 @@ fn files_appear_whole_and_alone() {
         first,
         "a failure leaves what was there"
     );
+}
+
+/// Found here: the file that a symbolic link leads to stayed old, and the link was gone; a name that is no UTF-8 ended a run after its last
+/// request, without its page.
+#[test]
+fn regression_links_lead_to_files_and_names_are_bytes() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let place = Place::new("links");
+    std::fs::write(place.0.join("target"), "old").unwrap();
+    std::os::unix::fs::symlink("target", place.0.join("link")).unwrap();
+    let odd = std::ffi::OsStr::from_bytes(b"odd\xff.html");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(["run", "good.toml", "--csv", "link", "--report"]).arg(odd).current_dir(&place.0);
+    good(&command.output().unwrap());
+    assert!(place.0.join("link").is_symlink());
+    assert!(std::fs::read_to_string(place.0.join("target")).unwrap().contains(','));
+    assert!(place.0.join(odd).is_file());
 }
 
 #[test]

@@ -584,13 +584,13 @@ impl Checker {
                     ),
                 );
             }
-            if usize::from(entry.log) != log.index() && entry.valid > 0 {
+            if usize::from(entry.log) != log.index() {
                 self.problem(
                     "sit-log",
                     format!("segment {segment} is of log {}, {log:?} writes it", entry.log),
                 );
             }
-        } else if entry.valid > 0 && usize::from(entry.log) >= Log::ALL.len() {
+        } else if usize::from(entry.log) >= Log::ALL.len() {
             self.problem("sit-log", format!("segment {segment} is of log {}, expected 0 to 5", entry.log));
         }
     }

@@ -175,7 +175,7 @@ impl<F: Fs> Vfs<F> {
     #[inline]
     pub fn timestamp(&self) -> Timestamp {
         let (at, civil) = self.0.civil.get();
-        civil.plus_nanos(self.now().since(at).as_nanos())
+        self.0.limits.time(civil.plus_nanos(self.now().since(at).as_nanos()))
     }
 
     /// Sets the civil time. For mounts that follow the host's time, which need not run like virtual time.

@@ -204,6 +204,20 @@ pub struct Limits {
     pub links_max: u32,
     /// Longest value of an extended attribute in bytes.
     pub xattr_value_bytes_max: usize,
+    /// First and last second of times.
+    pub time_seconds: (i64, i64),
+    /// Whether times have nanoseconds.
+    pub has_nanos: bool,
+}
+
+impl Limits {
+    /// The time that is kept for one: the nearest that there is, as in Linux.
+    pub fn time(&self, stamp: Timestamp) -> Timestamp {
+        let (first, last) = self.time_seconds;
+        let seconds = stamp.seconds.clamp(first, last);
+        let has_nanos = self.has_nanos && seconds > first && seconds < last;
+        Timestamp { seconds, nanos: if has_nanos { stamp.nanos } else { 0 } }
+    }
 }
 
 /// Credentials of a caller.

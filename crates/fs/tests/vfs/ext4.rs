@@ -133,6 +133,35 @@ fn regression_a_direct_write_of_a_part_of_a_page_keeps_the_length() {
     }
 }
 
+/// Times beyond those of the format became others with the next mount: 1900 was 2444, 2500 was 1955.
+#[test]
+fn regression_times_are_the_nearest_that_an_inode_has() {
+    let image = volume(64);
+    let at = |seconds| SetTime::At(Timestamp { seconds, nanos: 5 });
+    for is_set in [true, false] {
+        let mut bed = mounted(&image);
+        let vfs = bed.vfs.clone();
+        bed.run(async move {
+            let root = vfs.process(Creds::ROOT);
+            if is_set {
+                root.create("/file").await.unwrap().close().await.unwrap();
+                root.create("/plain").await.unwrap().close().await.unwrap();
+                root.utimens("/file", at(-2_208_988_800), at(16_725_225_600), Follow::Yes).await.unwrap();
+                root.utimens("/plain", at(-1), at(1 << 33), Follow::Yes).await.unwrap();
+            }
+            let times = async |name| {
+                let attr = root.stat(name, Follow::Yes).await.unwrap();
+                [attr.atime, attr.mtime].map(|time| (time.seconds, time.nanos))
+            };
+            assert_eq!(times("/file").await, [(-2_147_483_648, 0), (15_032_385_535, 0)]);
+            assert_eq!(times("/plain").await, [(-1, 5), (1 << 33, 5)]);
+            vfs.unmount().await.unwrap();
+        });
+        drop(bed);
+        good(&image);
+    }
+}
+
 #[test]
 fn random_changes_survive_mounts() {
     let image = volume(256);

@@ -126,7 +126,8 @@ impl Zoned {
         let pointer = self.pointers[zone as usize];
         let is_again = request.kind == Kind::Write && request.lba.0.is_multiple_of(self.blocks);
         let needs_reset = is_again && pointer > 0 && !has_room;
-        if !self.is_quiet(zone, !needs_reset && request.kind != Kind::Trim) {
+        let only_resets = !needs_reset && request.kind != Kind::Trim;
+        if !(zone..=last).all(|zone| self.is_quiet(zone, only_resets)) {
             return Step::Blocked;
         }
         if needs_reset {

@@ -7,7 +7,7 @@ use super::super::layout::superblock::Feature;
 use super::super::layout::{Addr, Ino, htree};
 use super::blocks::Map;
 use super::{Checker, Name};
-use crate::format::{u32_at, unless_port};
+use crate::format::{Kind, u32_at, unless_port};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The parent's number, before the entries of an inline directory.
@@ -207,6 +207,10 @@ impl Checker {
             return;
         }
         if entry.is_dot() {
+            if self.geometry.features.has(Feature::FILETYPE) && entry.kind != Some(Kind::Directory) {
+                let kind = entry.kind;
+                self.problem("entry-type", format!("\"{shown}\" of directory {ino} says {kind:?}"));
+            }
             if entry.name == b"." && entry.ino != ino {
                 self.problem("directory-dots", format!("`.` of directory {ino} is {}", entry.ino));
             }

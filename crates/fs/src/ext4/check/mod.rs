@@ -17,7 +17,7 @@ mod map;
 mod tests;
 
 use super::error::{Error, Result};
-use super::layout::inode::{Inode, flags};
+use super::layout::inode::{BASE_BYTES, Inode, flags};
 use super::layout::superblock::{Feature, state};
 use super::layout::xattr::{self, XattrBlock};
 use super::layout::{Addr, Geometry, Group, Ino, extent};
@@ -123,6 +123,7 @@ async fn look(port: Rc<dyn BlockPort>) -> Result<Report> {
         checker.problem(problem.name, problem.what);
     }
     checker.copies().await?;
+    checker.superblock();
     checker.tables();
     checker.journal().await;
     match unless_port(checker.volume.orphans().await)? {
@@ -138,11 +139,22 @@ async fn look(port: Rc<dyn BlockPort>) -> Result<Report> {
     Ok(checker.report)
 }
 
+/// Where an inode had the address of a fragment, which no volume has.
+const FRAGMENT_AT: usize = 0x70;
+
+/// Blocks that a map of addresses reaches: direct ones, and those behind one, two and three indirect blocks.
+fn mapped_blocks_max(block_bytes: u64) -> u64 {
+    let fan_out = block_bytes / 4;
+    12 + fan_out + fan_out.pow(2) + fan_out.pow(3)
+}
+
 /// An inode that is in use.
 #[derive(Debug)]
 struct Found {
     links: u16,
     kind: Option<Kind>,
+    /// Whether it has an index of names.
+    has_index: bool,
     /// Number of names that refer to the inode.
     names: u32,
     /// Number of directories among the names in it.
@@ -182,6 +194,25 @@ struct Checker {
 impl Checker {
     fn problem(&mut self, name: &'static str, what: String) {
         self.report.add(name, what);
+    }
+
+    /// Checks fields of the superblock without which the volume can be used.
+    fn superblock(&mut self) {
+        let superblock = self.volume.superblock();
+        let (reserved, all) = (superblock.reserved_blocks, superblock.blocks_count);
+        let extra = [0x15c, 0x15e].map(|at| u16_at(&superblock.raw[..], at));
+        let most = self.geometry.inode_bytes - BASE_BYTES as u16;
+        if reserved > all / 2 {
+            self.problem(
+                "superblock",
+                format!("{reserved} of {all} blocks are reserved, expected at most half"),
+            );
+        }
+        for (name, bytes) in ["s_min_extra_isize", "s_want_extra_isize"].into_iter().zip(extra) {
+            if bytes > most && most > 0 {
+                self.problem("superblock", format!("{name} is {bytes}, expected 0 to {most}"));
+            }
+        }
     }
 
     fn is_reserved(&self, ino: Ino) -> bool {
@@ -247,9 +278,15 @@ impl Checker {
             }
         };
         let kind = Kind::of_mode(mode);
-        self.inodes.insert(ino, Found { links, kind, names: 0, subdirectories: 0, parent: None, dots: None });
-        if kind.is_none() && !self.is_reserved(ino) {
+        let has_index = inode.as_ref().is_some_and(|inode| inode.has(flags::INDEX));
+        let found = Found { links, kind, has_index, names: 0, subdirectories: 0, parent: None, dots: None };
+        self.inodes.insert(ino, found);
+        let is_unused = [Ino::UNDELETE, Ino::EXCLUDE, Ino::REPLICA].contains(&ino);
+        if kind.is_none() && !self.is_reserved(ino) || is_unused && mode != 0 {
             self.problem("inode", format!("inode {ino} has the mode {mode:#o}"));
+        }
+        if let Some(inode) = &inode {
+            self.fields(inode, raw);
         }
         if self.orphans.contains(&ino) {
             self.report.orphans += 1;
@@ -263,6 +300,30 @@ impl Checker {
         match inode {
             Some(inode) => self.contents(&inode).await,
             None => Ok(()),
+        }
+    }
+
+    /// Checks fields that have to agree with what else is known of an inode.
+    fn fields(&mut self, inode: &Inode, raw: &[u8]) {
+        let ino = inode.ino;
+        if inode.links > 0 && inode.dtime != 0 && !self.orphans.contains(&ino) && !self.is_reserved(ino) {
+            self.problem("inode", format!("inode {ino} is in use, and has a time of its deletion"));
+        }
+        for (name, flag, feature) in [
+            ("encrypt", flags::ENCRYPT, Feature::ENCRYPT),
+            ("verity", flags::VERITY, Feature::VERITY),
+            ("casefold", flags::CASEFOLD, Feature::CASEFOLD),
+        ] {
+            if inode.has(flag) && !self.geometry.features.has(feature) {
+                self.problem(
+                    "inode",
+                    format!("inode {ino} has the flag {name}, the volume not that feature"),
+                );
+            }
+        }
+        let fragment = u32_at(raw, FRAGMENT_AT);
+        if fragment != 0 && !self.is_reserved(ino) {
+            self.problem("inode", format!("inode {ino} has the fragment {fragment}, expected none"));
         }
     }
 
@@ -373,8 +434,16 @@ impl Checker {
                 // Blocks behind the end that are allocated and were never written are allowed.
                 let written = map.extents.iter().rev().find(|extent| !extent.is_unwritten);
                 let last = written.map_or(0, |extent| extent.end() - 1);
-                (size < last * block_bytes && !inode.has(flags::VERITY))
-                    .then(|| format!("block {last} is written"))
+                let most = match inode.has(flags::EXTENTS) {
+                    true => Geometry::FILE_BLOCKS_MAX,
+                    false => mapped_blocks_max(block_bytes),
+                };
+                if size > most * block_bytes {
+                    Some(format!("expected at most {most} blocks"))
+                } else {
+                    (size < last * block_bytes && !inode.has(flags::VERITY))
+                        .then(|| format!("block {last} is written"))
+                }
             }
             Some(Kind::Directory) => {
                 let blocks = map.extents.last().map_or(0, extent::Extent::end);
@@ -534,7 +603,7 @@ impl Checker {
             }
             let expected = match found.kind {
                 // A directory that has had too many subdirectories keeps a link count of one.
-                Some(Kind::Directory) if links == 1 && !counts_all => continue,
+                Some(Kind::Directory) if links == 1 && !counts_all && found.has_index => continue,
                 Some(Kind::Directory) => 2 + u64::from(subdirectories),
                 _ if names == 0 => continue,
                 _ => names.into(),

@@ -334,7 +334,7 @@ fn a_volume_with_some_of_everything_is_good() {
 #[test]
 fn planted_damage_of_each_kind_is_found() {
     type Damage = fn(&Bench);
-    let damages: [(&str, &str, Damage); 45] = [
+    let damages: [(&str, &str, Damage); 55] = [
         ("group", "the checksum of group 0", |it| it.change_block(Addr(1), |block| block[0x3c] ^= 1)),
         ("group-count", "free blocks", |it| it.change_desc(|desc| desc.free_blocks += 1)),
         ("group-count", "free inodes", |it| it.change_desc(|desc| desc.free_inodes -= 1)),
@@ -460,6 +460,27 @@ fn planted_damage_of_each_kind_is_found() {
         ("links", "inode 18 counts 7 links, found 3", |it| {
             it.change_inode(DIRECTORY, |inode| inode.links = 7);
         }),
+        ("links", "inode 19 counts 1 links, found 2", |it| it.change_inode(CHILD, |inode| inode.links = 1)),
+        ("inode-size", "expected at most", |it| it.change_inode(FILE, |inode| inode.size = u64::MAX << 8)),
+        ("inode-size", "expected at most", |it| it.change_inode(OLD_FILE, |inode| inode.size = 1 << 43)),
+        ("inode", "inode 12 is in use", |it| it.change_inode(FILE, |inode| inode.dtime = 1_600_000_000)),
+        ("inode", "inode 9 has the mode", |it| it.change_inode(Ino::EXCLUDE, |inode| inode.mode = 0o100_644)),
+        ("inode", "has the flag casefold", |it| {
+            it.change_inode(FILE, |inode| inode.flags |= flags::CASEFOLD)
+        }),
+        ("inode", "has the fragment 7", |it| {
+            it.change_inode(FILE, |inode| put(&mut inode.raw, 0x70, &7_u32.to_le_bytes()));
+        }),
+        ("entry-type", "\"..\" of directory 2 says", |it| it.change_root(|room| room[19] = 1)),
+        ("entry-type", "says None", |it| {
+            it.change_root(|room| {
+                let at = it.record(room, "old");
+                room[at + 7] = 0x11;
+            });
+        }),
+        ("superblock", "4000 of 4096 blocks are reserved", |it| {
+            it.change_superblock(|sb| sb.reserved_blocks = 4000);
+        }),
         ("orphan", "orphan 20 has 1 names", |it| {
             it.change_inode(OLD_FILE, |inode| inode.links = 0);
             it.change_superblock(|sb| sb.last_orphan = OLD_FILE);
@@ -474,6 +495,16 @@ fn planted_damage_of_each_kind_is_found() {
             "{name}: {what}: {problems:#?}"
         );
     }
+}
+
+/// An orphan that cannot be freed kept the whole volume from being mounted for writing.
+#[test]
+fn regression_a_broken_orphan_does_not_refuse_the_mount() {
+    let bench = Bench::new(&["^metadata_csum"]);
+    bench.change_inode(FILE, |inode| inode.links = 0);
+    bench.change_superblock(|superblock| superblock.last_orphan = FILE);
+    bench.change_block(bench.desc().block_bitmap, |block| set_slot_bit(block, 3001, false));
+    block_on(super::super::Ext4::mount(Rc::clone(&bench.image) as _)).unwrap();
 }
 
 #[test]

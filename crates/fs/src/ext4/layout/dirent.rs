@@ -109,8 +109,8 @@ fn record_at(room: &[u8], at: usize, has_types: bool) -> Result<RawRecord<'_>> {
             name.escape_ascii().to_string()
         ));
     }
-    // The upper half of the byte may be used for data.
-    let kind = if has_types { Kind::of_dentry(room[at + 7] & 0xf) } else { None };
+    // `dirdata`, which has the upper half of the byte, is refused.
+    let kind = if has_types { Kind::of_dentry(room[at + 7]) } else { None };
     Ok(RawRecord { at, bytes, entry: Some(RawEntry { ino: Ino(ino), kind, name }) })
 }
 

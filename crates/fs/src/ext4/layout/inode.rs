@@ -12,6 +12,10 @@ use crate::format::{Kind, Time, array_at, put, u16_at, u32_at};
 pub const BASE_BYTES: usize = 128;
 /// Bytes of `i_block`: the root of extents, addresses, a short symbolic link, or inline contents.
 pub const BLOCK_ROOM_BYTES: usize = 60;
+/// First and last second that an inode of 128 bytes can have as a time.
+pub const NARROW_SECONDS: (i64, i64) = (i32::MIN as i64, i32::MAX as i64);
+/// The same with extra fields: two bits more.
+pub const WIDE_SECONDS: (i64, i64) = (i32::MIN as i64, (1 << 34) - 1 + i32::MIN as i64);
 /// Bytes of the extra fields that are known.
 pub const EXTRA_BYTES: u16 = 32;
 const CHECKSUM_LOW_AT: usize = 0x7c;

@@ -29,10 +29,16 @@ impl Ino {
     pub const BAD_BLOCKS: Self = Self(1);
     /// The root directory.
     pub const ROOT: Self = Self(2);
+    /// For a directory of deleted files, which nobody has.
+    pub const UNDELETE: Self = Self(6);
     /// Blocks that are kept for more group descriptors.
     pub const RESIZE: Self = Self(7);
     /// The journal, if the superblock names no other inode.
     pub const JOURNAL: Self = Self(8);
+    /// For snapshots, which no kernel of Linux has.
+    pub const EXCLUDE: Self = Self(9);
+    /// The same.
+    pub const REPLICA: Self = Self(10);
     /// The first inode that is not reserved, on volumes without a field for it and on all that are made today.
     pub const FIRST: Self = Self(11);
 }

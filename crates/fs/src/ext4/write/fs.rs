@@ -2,7 +2,7 @@
 
 use super::super::layout::dirent::{Entry, NAME_BYTES_MAX};
 use super::super::layout::extent::{BLOCKS_MAX, Extent, Node as Tree, UNWRITTEN_BLOCKS_MAX};
-use super::super::layout::inode::flags;
+use super::super::layout::inode::{BASE_BYTES, NARROW_SECONDS, WIDE_SECONDS, flags};
 use super::super::layout::xattr::PREFIXES;
 use super::super::layout::{self, Addr, Feature, Geometry};
 use super::names::Place;
@@ -764,12 +764,21 @@ impl Engine for Ext4 {
     }
 
     fn limits(&self) -> Limits {
+        let geometry = self.state.borrow().geometry;
+        let file_bytes_max = Geometry::FILE_BLOCKS_MAX * BLOCK;
+        let has_extra = usize::from(geometry.inode_bytes) > BASE_BYTES;
         Limits {
             name_bytes_max: NAME_BYTES_MAX,
             symlink_bytes_max: BLOCK_BYTES - 1,
-            file_bytes_max: Geometry::FILE_BLOCKS_MAX * BLOCK,
+            // Otherwise an inode counts 2^32 sectors, those of its metadata included.
+            file_bytes_max: match geometry.features.has(Feature::HUGE_FILE) {
+                true => file_bytes_max,
+                false => (2 << 40) - (2 << 40 >> 7),
+            },
             links_max: LINKS_MAX.into(),
             xattr_value_bytes_max: XATTR_BYTES_MAX,
+            time_seconds: if has_extra { WIDE_SECONDS } else { NARROW_SECONDS },
+            has_nanos: has_extra,
         }
     }
 

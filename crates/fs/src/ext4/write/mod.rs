@@ -223,23 +223,28 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Frees or truncates the orphans that the mount before left. Returns their number.
+    /// Frees or truncates the orphans that the mount before left. Returns their number. One that is broken stays in the list, as when it was
+    /// unlinked: it must not keep the rest of the volume from its user.
     async fn free_orphans(&self) -> Result<u64> {
         let orphans = self.state.borrow().orphans.clone();
-        let broken =
-            |ino: Ino| move |errno: Errno| Error::Corrupt(format!("the orphan {ino}: {}", errno.message()));
         for &ino in &orphans {
-            let links = self.run(|state| Ok(state.inode(ino)?.links)).await.map_err(broken(ino))?;
-            if self.run(|state| state.check_freeable(ino)).await == Err(Errno::EOPNOTSUPP) {
-                // Of an inode with a block map, as of ext3, blocks are not freed here: it stays in the list.
-                continue;
-            }
-            match links {
-                0 => self.destroy(Some(ino)).await.map_err(broken(ino))?,
-                _ => while !self.change(|state| state.truncate_some(ino)).await.map_err(broken(ino))? {},
+            match self.free_orphan(ino).await {
+                // Of an inode with a block map, as of ext3, blocks are not freed here.
+                Ok(()) | Err(Errno::EUCLEAN | Errno::EOPNOTSUPP) => {}
+                Err(errno) => return Err(Error::Corrupt(format!("the orphan {ino}: {}", errno.message()))),
             }
         }
         Ok(orphans.len() as u64)
+    }
+
+    async fn free_orphan(&self, ino: Ino) -> std::result::Result<(), Errno> {
+        let links = self.run(|state| Ok(state.inode(ino)?.links)).await?;
+        self.run(|state| state.check_freeable(ino)).await?;
+        match links {
+            0 => self.destroy(Some(ino)).await?,
+            _ => while !self.change(|state| state.truncate_some(ino)).await? {},
+        }
+        Ok(())
     }
 
     /// Recovery work of the mount.

@@ -749,6 +749,8 @@ impl Engine for F2fs {
             file_bytes_max: blocks_max(INODE_WORDS - 9 - 50) * BLOCK_BYTES as u64,
             links_max: LINKS_MAX,
             xattr_value_bytes_max: xattr::NODE_BYTES,
+            time_seconds: (i64::MIN, i64::MAX),
+            has_nanos: true,
         }
     }
 
