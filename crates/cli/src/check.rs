@@ -614,7 +614,7 @@ fn plural(count: usize, one: &str, more: &str) -> String {
 
 /// Changes since the last sync, a line for each file and name.
 fn not_synced(steps: &[Step]) -> Vec<String> {
-    /// An inode, or a name in it.
+    /// An inode, or a name in it; the empty name stands for its attributes.
     type Changed<'a> = (Ino, Option<&'a [u8]>);
     let mut pending: BTreeMap<Changed<'_>, (usize, &str)> = BTreeMap::new();
     // Inodes of files that are open as atomic.
@@ -626,13 +626,17 @@ fn not_synced(steps: &[Step]) -> Vec<String> {
             | Call::SetXattr { ino, .. }
             | Call::RemoveXattr { ino, .. }
             | Call::SetAcl { ino, .. } => Some((*ino, None)),
-            Call::SetAttr { ino, changes } => changes.size.map(|_| (*ino, None)),
+            Call::SetAttr { ino, changes } if changes.size.is_none() => Some((*ino, Some(&b""[..]))),
+            Call::SetAttr { ino, .. } => Some((*ino, None)),
             Call::MakeNameless { made, .. } => Some((*made, None)),
             Call::Make { dir, name, .. }
             | Call::Symlink { dir, name, .. }
             | Call::Link { dir, name, .. }
-            | Call::Remove { dir, name, .. }
-            | Call::Rename { to: (dir, name), .. } => Some((*dir, Some(&**name))),
+            | Call::Remove { dir, name, .. } => Some((*dir, Some(&**name))),
+            Call::Rename { from, to: (dir, name), .. } => {
+                pending.insert((from.0, Some(&*from.1)), (number, step.shown.as_str()));
+                Some((*dir, Some(&**name)))
+            }
             Call::Copy { to: (ino, _), .. } | Call::Exchange { other: (ino, _), .. } => Some((*ino, None)),
             // What a commit is to release is still in memory.
             Call::Sync { releases: false, .. } => None,
@@ -664,6 +668,8 @@ fn not_synced(steps: &[Step]) -> Vec<String> {
     }
     let mut pending: Vec<(usize, &str)> = pending.into_values().collect();
     pending.sort_unstable();
+    // A rename between directories waits for both.
+    pending.dedup();
     let newest = pending.split_off(pending.len().saturating_sub(PENDING_SHOWN));
     newest.into_iter().map(|(number, shown)| format!("{shown} (call {number})")).collect()
 }
