@@ -1,10 +1,10 @@
 //! `weir mkfs` and `weir fsck`: file systems in image files.
 
-use crate::devices::size;
+use crate::devices::{size, table};
 use crate::error::{Failure, Outcome};
 use crate::json;
 use crate::options::ShapeArgs;
-use crate::output::{print, temporary};
+use crate::output::{print, temporary, thousands};
 use crate::values::whole;
 use crate::values::{journal_blocks, percent, segment_blocks, uuid, volume_size};
 use clap::{Args, Subcommand};
@@ -148,6 +148,7 @@ pub(crate) struct AlfsArgs {
 #[command(after_help = "Examples:
   weir fsck disk.img
   weir fsck disk.img --output json
+  weir fsck disk.img --segments        with ALFS: the report of the disk's segments
 
 F2FS, ext4 and ALFS are recognised. Nothing is written. Every name is followed from the root, every table is compared with what \
 was found: reachability, addresses, bitmaps, checksums, hashes of names, links, counts. Each problem is one line that \
@@ -159,6 +160,9 @@ pub(crate) struct FsckArgs {
     /// An image file or a block device with an F2FS, ext4 or ALFS volume
     #[arg(value_name = "IMAGE")]
     image: PathBuf,
+    /// Also list the append segments: write pointer, valid blocks and purpose of each (ALFS)
+    #[arg(long)]
+    segments: bool,
     #[command(flatten)]
     shape: ShapeArgs,
 }
@@ -345,8 +349,17 @@ pub(crate) fn fsck(args: &FsckArgs) -> Outcome {
         None => Rc::new(Image::open(path, false).map_err(Failure::usage)?),
     };
     let kind = block_on(Kind::find(&*image)).and_then(|found| found).map_err(|error| failure(path, error))?;
-    let checked = block_on(kind.check(image)).map_err(|error| failure(path, error))?;
-    print(&if args.shape.is_json() { json_text(path, kind, &checked)? } else { lines(kind, &checked) })?;
+    if args.segments && kind != Kind::Alfs {
+        let kind = kind.title();
+        return Err(Failure::Usage(format!("--segments: {shown} is {kind}, which has none: expected ALFS")));
+    }
+    let checked = block_on(kind.check(Rc::clone(&image))).map_err(|error| failure(path, error))?;
+    let listed = args.segments.then(|| block_on(alfs::segments(image)));
+    let listed = listed.transpose().map_err(|error| failure(path, error))?;
+    print(&match args.shape.is_json() {
+        true => json_text(path, kind, &checked, listed.as_ref())?,
+        false => lines(kind, &checked) + &listed.as_ref().map(segment_lines).unwrap_or_default(),
+    })?;
     match checked.problems.len() as u64 + checked.problems_untold {
         0 => Ok(()),
         1 => Err(Failure::Run(format!("{shown} is damaged: 1 problem"))),
@@ -378,7 +391,30 @@ fn lines(kind: Kind, checked: &Checked) -> String {
     text
 }
 
-fn json_text(path: &Path, kind: Kind, checked: &Checked) -> Outcome<String> {
+/// Blocks of a segment, and the segments.
+type Listed = (u32, Vec<alfs::Segment>);
+
+fn segment_lines((blocks, segments): &Listed) -> String {
+    let mut rows = vec![["segment", "state", "written", "valid", "purpose"].map(str::to_owned)];
+    rows.extend(segments.iter().map(|segment| {
+        let valid = segment.valid.map_or_else(|| "-".into(), |valid| thousands(valid.into()));
+        let (number, written) = (segment.number.to_string(), thousands(segment.written.into()));
+        [number, state_of(segment, *blocks).into(), written, valid, segment.purpose.name().into()]
+    }));
+    format!("\n{}blocks of 4 KiB, {} in a segment\n", table(&rows, 0), thousands((*blocks).into()))
+}
+
+/// A segment's state, in the words of zoned devices.
+fn state_of(segment: &alfs::Segment, blocks: u32) -> &'static str {
+    match segment.written {
+        0 => "empty",
+        written if written == blocks => "full",
+        _ if segment.is_open => "open",
+        _ => "closed",
+    }
+}
+
+fn json_text(path: &Path, kind: Kind, checked: &Checked, listed: Option<&Listed>) -> Outcome<String> {
     let problem = |problem: &Problem| json!({ "name": problem.name, "what": problem.what });
     let mut map = object(json!({
         "image": path.display().to_string(),
@@ -390,5 +426,15 @@ fn json_text(path: &Path, kind: Kind, checked: &Checked) -> Outcome<String> {
         map.insert("format".into(), kind.name().into());
     }
     map.extend(checked.facts.iter().map(|(name, fact)| ((*name).to_owned(), json!(fact))));
+    if let Some((blocks, segments)) = listed {
+        let segment = |segment: &alfs::Segment| {
+            json!({
+                "segment": segment.number, "state": state_of(segment, *blocks), "written_blocks": segment.written,
+                "valid_blocks": segment.valid, "purpose": segment.purpose.name(),
+            })
+        };
+        map.insert("segment_blocks".into(), json!(blocks));
+        map.insert("segments".into(), segments.iter().map(segment).collect());
+    }
     json::pretty(json::Kind::Fsck, &map)
 }

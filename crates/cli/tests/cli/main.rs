@@ -1028,6 +1028,22 @@ fn a_volume_is_made_looked_at_and_checked() {
 }
 
 #[test]
+fn segments_of_a_volume_are_reported() {
+    let place = Place::new("segments");
+    good(&place.say("mkfs alfs --size 64MiB --segment-size 2MiB a.img"));
+    let said = place.say("fsck a.img --segments");
+    let lines: Vec<&str> = good(&said).lines().collect();
+    for (number, line) in [(0, "0 closed 2 - superblock"), (3, "3 closed 4 4 map"), (31, "31 empty 0 0 free")] {
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(lines.iter().any(|said| words(said) == line), "{number}: {lines:#?}");
+    }
+    good(&place.say("mkfs ext4 --size 64MiB e.img"));
+    let refused = place.say("fsck e.img --segments");
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("e.img is ext4, which has none: expected ALFS"));
+}
+
+#[test]
 fn a_damaged_volume_is_exit_code_1_with_a_list() {
     let place = Place::new("damaged");
     good(&place.say("volume create v --device sata-mlc --capacity 1GiB"));

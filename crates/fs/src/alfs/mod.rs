@@ -12,6 +12,7 @@ pub mod error;
 mod find;
 pub mod mkfs;
 mod mount;
+mod segments;
 #[cfg(test)]
 mod tests;
 mod volumes;
@@ -22,3 +23,4 @@ pub use check::check;
 pub use error::{Error, Named, Result};
 pub use mkfs::{Options, mkfs};
 pub use mount::{AlfsOptions, mount};
+pub use segments::{Purpose, Segment, segments};
