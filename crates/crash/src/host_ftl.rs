@@ -61,7 +61,10 @@ struct Ask {
     first: u64,
     units: u64,
     fua: bool,
-    tag: u64,
+    /// Tags of a change; a range flush has the first.
+    tags: [u64; 2],
+    /// A range flush with a tag has no range.
+    by_tag: bool,
     order: Option<(StreamId, Order)>,
     submitter: u16,
     /// Time after the last answer or submission, in nanoseconds.
@@ -81,21 +84,26 @@ impl Ask {
             What::Flush => Op::Flush,
             What::Barrier => Op::Barrier,
             What::RangeFlush => {
-                let tags = if self.tag > 0 { vec![Tag(self.tag)] } else { Vec::new() };
-                Op::RFlush(Box::new(RangeFlush { ranges: vec![(lba, blocks)], tags, segments: Vec::new() }))
+                let tags: Vec<Tag> =
+                    self.tags[..1].iter().filter(|tag| **tag > 0).map(|tag| Tag(*tag)).collect();
+                let ranges = if self.by_tag && !tags.is_empty() { Vec::new() } else { vec![(lba, blocks)] };
+                Op::RFlush(Box::new(RangeFlush { ranges, tags, segments: Vec::new() }))
             }
         };
-        let tags = if matches!(self.what, What::Write) { [Tag(self.tag), Tag(0)] } else { [Tag(0); 2] };
+        let tags = if self.changes() { self.tags.map(Tag) } else { [Tag(0); 2] };
         let (stream, order) = self.order.unzip();
         Command { fua: self.fua, tags, stream, order, ..Command::new(id, op) }
     }
 
+    fn changes(&self) -> bool {
+        matches!(self.what, What::Write | What::Zeroes | What::Trim)
+    }
+
     /// Whether two requests may not be under way at once.
     fn conflicts(&self, other: &Self) -> bool {
-        let changes = |ask: &Self| matches!(ask.what, What::Write | What::Zeroes | What::Trim);
-        let touches = |ask: &Self| changes(ask) || matches!(ask.what, What::Read);
+        let touches = |ask: &Self| ask.changes() || matches!(ask.what, What::Read);
         let overlap = self.first < other.first + other.units && other.first < self.first + self.units;
-        overlap && touches(self) && touches(other) && (changes(self) || changes(other))
+        overlap && touches(self) && touches(other) && (self.changes() || other.changes())
     }
 }
 
@@ -124,7 +132,8 @@ fn history(spec: &WorldSpec, boot: u32, units: u64) -> Vec<Ask> {
             first,
             units: (1 + random.below(most)).min(units - first),
             fua: changes && random.below(8) == 0,
-            tag: random.below(3),
+            tags: [random.below(3), random.below(6) / 4 * random.below(3)],
+            by_tag: random.below(2) == 0,
             order: None,
             submitter: random.below(4) as u16,
             pause: [0, 5_000, 100_000, 900_000][random.below(4) as usize],
@@ -511,7 +520,18 @@ fn exercise(spec: &WorldSpec, pair: Pair) -> Result<Pair, Fault> {
         let (first, pattern) = (random.below(units), mix(number));
         let order = has_streams(&spec.config.name).then_some((StreamId(7), Order::Barrier));
         let order = order.filter(|_| matches!(what, What::Write) && number.is_multiple_of(3));
-        Ask { what, first, units: 1, fua: false, tag: 0, order, submitter: number as u16, pause: 0, pattern }
+        Ask {
+            what,
+            first,
+            units: 1,
+            fua: false,
+            tags: [0; 2],
+            by_tag: false,
+            order,
+            submitter: number as u16,
+            pause: 0,
+            pattern,
+        }
     };
     let mut run = Run::new(spec, pair, (0..3 * units).map(ask).collect());
     held(|| run.run())?;
@@ -793,7 +813,8 @@ mod tests {
         first: 20,
         units: 1,
         fua: false,
-        tag: 0,
+        tags: [0; 2],
+        by_tag: false,
         order: None,
         submitter: 0,
         pause: 0,
@@ -813,6 +834,24 @@ mod tests {
         for device in ["tiny-pblk-rings", "tiny-qblke"] {
             let (verdict, run) = after(device, asks.clone());
             assert_eq!(verdict, Ok(()), "{}", run.pair.ftl.describe());
+        }
+    }
+
+    /// A tag of a TRIM was forgotten, and a range flush by it was answered at once: the content was back after a cut.
+    #[test]
+    fn regression_a_range_flush_by_tag_covers_trims() {
+        // Time for the FLUSH before it.
+        let trim = Ask { what: What::Trim, pause: 5_000_000, ..PLAIN };
+        let tagged = Ask { tags: [2, 0], submitter: 1, ..trim };
+        let flush = Ask { what: What::RangeFlush, by_tag: true, pause: 20_000, ..tagged };
+        for before in [None, Some(trim)] {
+            let mut asks = vec![PLAIN, Ask { what: What::Flush, ..PLAIN }];
+            asks.extend(before);
+            asks.extend([Ask { pause: if before.is_some() { 1 } else { tagged.pause }, ..tagged }, flush]);
+            for device in ["tiny-pblk-rings", "tiny-qblke"] {
+                let (verdict, run) = after(device, asks.clone());
+                assert_eq!(verdict, Ok(()), "{}", run.pair.ftl.describe());
+            }
         }
     }
 
@@ -854,8 +893,8 @@ mod tests {
         pair.ftl = HostFtl::new(config, flash, bytes).unwrap();
         let write = |first| Ask { first, pattern: first, ..PLAIN };
         let mut asks: Vec<Ask> = (0..40).map(write).collect();
-        asks.push(Ask { first: 60, tag: 2, pattern: 60, ..PLAIN });
-        asks.push(Ask { what: What::RangeFlush, first: 100, tag: 2, ..PLAIN });
+        asks.push(Ask { first: 60, tags: [2, 0], pattern: 60, ..PLAIN });
+        asks.push(Ask { what: What::RangeFlush, first: 100, tags: [2, 0], ..PLAIN });
         let last = asks.len() - 1;
         let mut run = Run::new(&spec, pair, asks);
         while run.next <= last || run.under_way.contains(&last) {

@@ -1033,7 +1033,8 @@ fn segments_of_a_volume_are_reported() {
     good(&place.say("mkfs alfs --size 64MiB --segment-size 2MiB a.img"));
     let said = place.say("fsck a.img --segments");
     let lines: Vec<&str> = good(&said).lines().collect();
-    for (number, line) in [(0, "0 closed 2 - superblock"), (3, "3 closed 4 4 map"), (31, "31 empty 0 0 free")] {
+    for (number, line) in [(0, "0 closed 2 - superblock"), (3, "3 closed 4 4 map"), (31, "31 empty 0 0 free")]
+    {
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(lines.iter().any(|said| words(said) == line), "{number}: {lines:#?}");
     }

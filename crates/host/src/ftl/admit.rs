@@ -116,7 +116,7 @@ impl HostFtl {
                     self.accept_write(ring, Lpn(unit), payload, queued.tags, queued.order);
                 }
             }
-            None => self.accept_trim(ring, first, units, queued.order),
+            None => self.accept_trim(ring, (first, units), queued.tags, queued.order),
         }
         queued.done += units;
         if queued.fua && queued.done < queued.units && self.has_planted(PlantedHostBug::FuaEndsTwice) {
@@ -177,7 +177,9 @@ impl HostFtl {
         self.metrics.user_units += 1;
     }
 
-    fn accept_trim(&mut self, ring: usize, first: u64, units: u64, order: Place) {
+    fn accept_trim(&mut self, ring: usize, (first, units): (u64, u64), tags: [Tag; 2], order: Place) {
+        // A range flush by tag, like a later epoch, relies on this deallocation, and not on an earlier one that may be lost.
+        let is_relied_on = order.is_some() || tags != [Tag(0); 2];
         let seq = self.next_seq();
         let slot = self.rings[ring].slot(self.rings[ring].mem);
         let mut before = Vec::new();
@@ -187,8 +189,7 @@ impl HostFtl {
                 Word::Place(_) => true,
                 Word::Cached(slot) => {
                     let entry = self.rings[usize::from(slot.ring)].look(slot);
-                    // Later epochs rely on this deallocation, and not on one that may be lost.
-                    let is_lost = |entry: &Entry| order.is_some() && entry.state != State::Persistent;
+                    let is_lost = |entry: &Entry| is_relied_on && entry.state != State::Persistent;
                     entry.is_some_and(|entry| matches!(entry.change, Change::Write(_)) || is_lost(entry))
                 }
             };
@@ -208,7 +209,7 @@ impl HostFtl {
             return self.forget_admission();
         }
         let (change, is_gc, state) = (Change::Trim(vec![(first, units)]), false, State::Filled);
-        let (tags, member) = ([Tag(0); 2], self.orders.join(order));
+        let member = self.orders.join(order);
         self.rings[ring].push(Entry { change, seq, tags, is_gc, member, state, before });
     }
 

@@ -159,6 +159,14 @@ fn a_range_flush_waits_for_what_it_names() {
     for (first, is_free) in [(9, true), (10, false), (13, false), (14, true)] {
         assert_eq!(is_answered(&trimmed, flush(first, 1, Vec::new())), is_free, "sector {first}");
     }
+    // A tag of a deallocation counts, also where the one that it relies on is in another ring, and has none.
+    let tagged_trim = |rig: &mut Rig| {
+        trimmed(rig);
+        rig.submit_as(|command| Command { tags: [Tag(3), Tag(0)], ..command }, trim(5, 2));
+    };
+    for (tag, is_free) in [(3, false), (4, true)] {
+        assert_eq!(is_answered(&tagged_trim, flush(100, 1, vec![Tag(tag)])), is_free, "tag {tag}");
+    }
 }
 
 /// FUA and FLUSH are answered when their units are on the medium, and not before; whatever is answered first.
