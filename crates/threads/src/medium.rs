@@ -394,7 +394,7 @@ impl Medium {
     /// All threads have ended, and everything is durable: a file says so, and what it holds.
     pub(crate) fn seal(&self) -> io::Result<()> {
         match &self.place {
-            Place::File(store) if !self.is_off() => store.seal(),
+            Place::File(store) if !self.is_off() && self.failure().is_none() => store.seal(),
             _ => Ok(()),
         }
     }

@@ -122,6 +122,8 @@ impl Versions {
             let entry = ring.entry(position);
             entry.state.store(state::RESERVED, Ordering::Relaxed);
             entry.stamp.store(position, Ordering::Relaxed);
+            // An entry that is never filled counts as one of its worker, whoever had the slot before.
+            entry.flags.store(0, Ordering::Relaxed);
         }
         // Who sees anything of what is filled in later also sees the stamps.
         fence(Ordering::Release);

@@ -84,6 +84,11 @@ impl<'a> Writer<'a> {
                 backoff.wait();
             }
         }
+        // What is under way at the end is part of what a file is sealed with.
+        while !self.under_way.is_empty() && !self.shared.medium.is_off() {
+            let Ok(()) = self.completed(true) else { return };
+            self.end_steps();
+        }
     }
 
     /// Begins the next program, or waits for one that is under way; returns whether there was something to do.
@@ -93,10 +98,15 @@ impl<'a> Writer<'a> {
             return Ok(has_begun);
         }
         self.completed(!has_begun)?;
+        self.end_steps();
+        Ok(true)
+    }
+
+    /// Ends steps that nothing before them waits for any more.
+    fn end_steps(&mut self) {
         while let Some(step) = self.under_way.pop_front_if(|step| step.begun == Begun::Ended) {
             self.end_step(step);
         }
-        Ok(true)
     }
 
     /// Takes note of programs that have ended; with `wait` there is at least one.

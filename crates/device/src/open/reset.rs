@@ -67,6 +67,7 @@ impl OpenChannel {
             }
         } else {
             self.chunks.change(chunk, Chunk::reset);
+            self.notices.forget(cx.geometry.chunk_place(chunk, 0));
         }
         if !is_answered {
             cx.part_done(command);

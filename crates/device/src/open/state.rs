@@ -41,19 +41,29 @@ pub(super) struct Held {
 pub(super) struct Notices {
     pub(super) list: VecDeque<Notice>,
     pub(super) last: u64,
+    /// The last notice when a chunk was reset: what happens to it afterwards is news.
+    resets: BTreeMap<Ppa, u64>,
 }
 
 impl Notices {
-    /// Adds a notice for the chunk with this first unit, unless its newest one says the same.
+    /// Adds a notice for the chunk with this first unit, unless its newest one since the last reset says the same.
     pub(super) fn add(&mut self, first: Ppa, reason: NoticeReason) {
         let newest = self.list.iter().rev().find(|notice| notice.first == first);
-        if newest.is_some_and(|notice| notice.reason == reason) {
+        let begun = self.resets.get(&first).copied().unwrap_or(0);
+        if newest.is_some_and(|notice| notice.reason == reason && notice.number > begun) {
             return;
         }
         self.last += 1;
         self.list.push_back(Notice { number: self.last, first, reason });
         if self.list.len() > Notice::KEPT_MAX {
             self.list.pop_front();
+        }
+    }
+
+    /// The chunk with this first unit was reset.
+    pub(super) fn forget(&mut self, first: Ppa) {
+        if self.list.iter().any(|notice| notice.first == first) {
+            self.resets.insert(first, self.last);
         }
     }
 }

@@ -42,11 +42,12 @@ impl HostFtl {
     /// Whether to collect a line now. On a full device the mark at which GC stops is out of reach, and GC would move whole lines for nothing: while
     /// the user has room it waits until a line is as stale as the device is spare.
     fn is_worth_it(&self, line: LineId, free: u32) -> bool {
+        let units = self.lines.data_units_of(line);
         let line = self.lines.get(line);
         let user_waits = self.user_waits_for_space || self.user_is_stuck;
         let has_room = free > self.layout.marks.reserve && !user_waits;
-        let stale = f64::from(self.layout.data_units() - line.valid.min(self.layout.data_units()));
-        let spare = self.config.over_provisioning * f64::from(self.layout.data_units());
+        let stale = f64::from(units.saturating_sub(line.valid));
+        let spare = self.config.over_provisioning * f64::from(units);
         !(self.config.gc_waits && has_room && !line.has_failed && stale < spare)
     }
 

@@ -98,6 +98,8 @@ pub(super) struct Lines {
     pub(super) open: Vec<Option<LineId>>,
     /// Blocks whose erase or program failed.
     bad: Vec<bool>,
+    /// Number of these, by line.
+    bad_columns: Vec<u32>,
     openings: u64,
 }
 
@@ -124,6 +126,7 @@ impl Lines {
             free: Vec::new(),
             open: vec![None; layout.groups as usize],
             bad: vec![false; layout.flash.blocks() as usize],
+            bad_columns: vec![0; (layout.groups * layout.lines) as usize],
             openings: 0,
             layout: layout.clone(),
         };
@@ -160,7 +163,10 @@ impl Lines {
 
     /// The line of a unit, and the position of its page among the line's columns.
     pub(super) fn line_of(&self, ppa: Ppa) -> (LineId, u32) {
-        let block = self.layout.flash.page_of(ppa).0.block;
+        self.line_of_block(self.layout.flash.page_of(ppa).0.block)
+    }
+
+    fn line_of_block(&self, block: BlockId) -> (LineId, u32) {
         let (plane, number) = (block.0 / self.layout.lines, block.0 % self.layout.lines);
         (LineId(plane / self.layout.columns * self.layout.lines + number), plane % self.layout.columns)
     }
@@ -175,7 +181,23 @@ impl Lines {
     pub(super) fn free_units(&self) -> u64 {
         let open = self.open.iter().flatten().map(|&line| u64::from(self.data_left(line))).sum::<u64>();
         let free: u32 = (0..self.free.len()).map(|group| self.free_count(group)).sum();
-        open + u64::from(free) * u64::from(self.layout.data_units())
+        let lost: u64 = (0..)
+            .map(LineId)
+            .zip(&self.bad_columns)
+            .map(|(line, bad)| match (bad, self.get(line).state) {
+                (1.., LineState::Free | LineState::Erasing) => {
+                    u64::from(self.layout.data_units() - self.data_units_of(line))
+                }
+                _ => 0,
+            })
+            .sum();
+        open + u64::from(free) * u64::from(self.layout.data_units()) - lost
+    }
+
+    /// Units of data that a line takes when it is opened again: of its good columns.
+    pub(super) fn data_units_of(&self, line: LineId) -> u32 {
+        let bad = self.bad_columns[line.0 as usize] * self.layout.flash.units_per_block();
+        self.layout.data_units().saturating_sub(bad)
     }
 
     fn data_left(&self, line: LineId) -> u32 {
@@ -316,7 +338,7 @@ impl Lines {
 
     /// A program of the block failed: its line takes no more data.
     pub(super) fn failed(&mut self, id: LineId, block: BlockId) {
-        self.bad[block.index()] = true;
+        self.mark_bad(block);
         self.closed_early(id);
     }
 
@@ -359,14 +381,15 @@ impl Lines {
 
     // ---- collecting and erasing ----
 
-    /// The closed line of a group with the fewest valid units; one with a failed program comes first. None if nothing would be gained
-    /// (open-channel §8.7).
+    /// The closed line of a group that gains the most, which is the one with the fewest valid units where blocks are good; one with a failed
+    /// program comes first. None if nothing would be gained (open-channel §8.7).
     pub(super) fn victim(&self, group: usize) -> Option<LineId> {
         let is_free = |line: &Line| line.state == LineState::Closed && line.unstable == 0;
         let closed = self.of_group(group).filter(|&line| is_free(self.get(line)));
-        let best = closed.min_by_key(|&line| (!self.get(line).has_failed, self.get(line).valid, line))?;
+        let used = |line: LineId| self.get(line).valid + self.layout.data_units() - self.data_units_of(line);
+        let best = closed.min_by_key(|&line| (!self.get(line).has_failed, used(line), line))?;
         let line = self.get(best);
-        let gains = line.valid + self.layout.program_units() <= self.layout.data_units();
+        let gains = line.valid + self.layout.program_units() <= self.data_units_of(best);
         (gains || line.has_failed).then_some(best)
     }
 
@@ -395,7 +418,14 @@ impl Lines {
     }
 
     pub(super) fn erase_failed(&mut self, block: BlockId) {
-        self.bad[block.index()] = true;
+        self.mark_bad(block);
+    }
+
+    fn mark_bad(&mut self, block: BlockId) {
+        if !std::mem::replace(&mut self.bad[block.index()], true) {
+            let line = self.line_of_block(block).0;
+            self.bad_columns[line.0 as usize] += 1;
+        }
     }
 
     /// All blocks of a line are erased.
