@@ -66,6 +66,11 @@ pub struct Chain {
 }
 
 impl Chain {
+    /// Says for whom each layer waits.
+    pub fn describe(&self) -> String {
+        self.stages.iter().map(|stage| stage.layer.describe() + "\n").collect()
+    }
+
     /// Returns a chain without layers.
     pub fn new() -> Self {
         Self::default()

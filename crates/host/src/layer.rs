@@ -87,6 +87,11 @@ pub trait Layer: Any + Debug + Send {
         true
     }
 
+    /// Says for whom it waits, for messages about requests that never end.
+    fn describe(&self) -> String {
+        String::new()
+    }
+
     /// Returns a boxed clone of the layer.
     fn boxed(&self) -> Box<dyn Layer>;
 }

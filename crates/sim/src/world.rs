@@ -415,8 +415,9 @@ impl World {
         assert_eq!(
             left,
             0,
-            "{left} jobs never ended: requests were lost at {:?}\n{}",
+            "{left} jobs never ended: requests were lost at {:?}\n{}{}",
             self.engine.now(),
+            self.engine.layers().describe(),
             self.engine.device().describe()
         );
         // A host FTL may still be at work.

@@ -65,3 +65,30 @@ fn a_host_ftl_on_a_volume_survives_kill_9() {
     );
     assert!(good(&place.say("volume check v")).starts_with("no problems: "));
 }
+
+/// Lines with bad blocks counted as whole ones, so GC ran out of pages: requests were lost, or GC copied short lines round and round. Writes end,
+/// or are refused.
+#[test]
+fn regression_grown_bad_blocks_end_in_refusals() {
+    let place = Place::new("grown-bad-blocks");
+    std::fs::write(place.0.join("w.fio"), "[w]\nbs=4k\nrw=randwrite\niodepth=8\nnorandommap\nio_size=30m\n")
+        .unwrap();
+    let small = "--device qblke --set geometry.pages_per_block=16 --set geometry.channels=2 --fill 1.0 --overwrite 0.3 --quiet";
+    for (faults, is_refused) in [
+        (
+            "--host-ftl qblke,rings=2 --set faults.program_fail=0.00005 --set faults.chunk_goes_on=1.0 --seed 1",
+            None,
+        ),
+        ("--host-ftl pblk --set faults.program_fail=0.00005 --set faults.chunk_goes_on=1.0 --seed 1", None),
+        ("--host-ftl qblke,rings=2 --set faults.erase_fail=0.01", Some(true)),
+        ("--host-ftl pblk --set faults.erase_fail=0.01", Some(true)),
+        ("--host-ftl qblke,rings=2 --set faults.factory_bad=0.03", Some(false)),
+    ] {
+        let output = place.say(&format!("fio w.fio {small} {faults}"));
+        let said = text(&output.stderr);
+        let was_refused = output.status.code() == Some(1)
+            && said.contains("requests failed; the first on qblke, w: the device is read-only");
+        assert!(was_refused || output.status.success(), "{faults}: {said}");
+        assert!(is_refused.is_none_or(|expected| expected == was_refused), "{faults}: {said}");
+    }
+}

@@ -13,7 +13,7 @@ use super::costs::WhenFull;
 use super::map::{Slot, Word};
 use super::planted::PlantedHostBug;
 use super::ring::{Before, Change, Entry, Ring, State};
-use super::state::{Collecting, HostFtl, Limiter, Queued};
+use super::state::{Collecting, HostFtl, Limiter, Queued, Waiter};
 use super::streams::Place;
 use crate::layer::Effect;
 use flashweir_core::command::Tag;
@@ -65,7 +65,13 @@ impl HostFtl {
 
     /// Whether anything is under way that may make room in rings.
     pub(super) fn is_busy(&self) -> bool {
-        !self.tasks.is_empty() || self.answers_held > 0 || self.rings.iter().any(|ring| ring.pending() > 0)
+        let has_tasks = !self.tasks.is_empty() || self.answers_held > 0;
+        has_tasks || self.rings.iter().any(|ring| ring.pending() > 0) && !self.is_out_of_pages()
+    }
+
+    /// Whether what is in rings can never leave them: failed programs and erases took the last pages that GC could write to.
+    fn is_out_of_pages(&self) -> bool {
+        self.lines.blocks_fail && self.tasks.is_empty() && self.lines.free_units() == 0
     }
 
     /// Brings some units of a ring's queued request into a ring, or answers it; returns whether anything changed.
@@ -149,7 +155,10 @@ impl HostFtl {
     fn has_space_for(&self, units: u32) -> bool {
         let pending: u64 = self.rings.iter().map(Ring::pending).sum();
         let padding = (self.rings.len() * 2) as u64 * u64::from(self.layout.program_units());
-        let reserve = u64::from(self.layout.groups) * u64::from(self.layout.data_units());
+        // A line for GC; where blocks fail, another one, because a line with a failed program takes no more data, and one may not come back
+        // from its erase.
+        let lines = if self.lines.blocks_fail { 2 } else { 1 };
+        let reserve = lines * u64::from(self.layout.groups) * u64::from(self.layout.data_units());
         self.lines.free_units() >= pending + padding + reserve + u64::from(units)
     }
 
@@ -295,6 +304,12 @@ impl HostFtl {
     /// Refuses the first queued request if there will never be room for it, after GC was told to take any line; returns whether anything
     /// changed.
     pub(super) fn refuse_if_full(&mut self, effects: &mut Vec<Effect>) -> bool {
+        if self.is_out_of_pages() && !self.waiters.is_empty() {
+            for Waiter { token, .. } in std::mem::take(&mut self.waiters) {
+                self.complete(token, Err(DeviceError::ReadOnly), 0, effects);
+            }
+            return true;
+        }
         if self.is_busy() || self.retries() {
             return false;
         }

@@ -100,6 +100,8 @@ pub(super) struct Lines {
     bad: Vec<bool>,
     /// Number of these, by line.
     bad_columns: Vec<u32>,
+    /// Whether a program or an erase has failed.
+    pub(super) blocks_fail: bool,
     openings: u64,
 }
 
@@ -127,6 +129,7 @@ impl Lines {
             open: vec![None; layout.groups as usize],
             bad: vec![false; layout.flash.blocks() as usize],
             bad_columns: vec![0; (layout.groups * layout.lines) as usize],
+            blocks_fail: false,
             openings: 0,
             layout: layout.clone(),
         };
@@ -339,6 +342,7 @@ impl Lines {
     /// A program of the block failed: its line takes no more data.
     pub(super) fn failed(&mut self, id: LineId, block: BlockId) {
         self.mark_bad(block);
+        self.blocks_fail = true;
         self.closed_early(id);
     }
 
@@ -419,6 +423,7 @@ impl Lines {
 
     pub(super) fn erase_failed(&mut self, block: BlockId) {
         self.mark_bad(block);
+        self.blocks_fail = true;
     }
 
     fn mark_bad(&mut self, block: BlockId) {

@@ -41,6 +41,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 impl Layer for HostFtl {
+    fn describe(&self) -> String {
+        Self::describe(self)
+    }
+
     fn handle(&mut self, now: Instant, input: Input, effects: &mut Vec<Effect>) {
         Self::handle(self, now, input, effects);
     }
