@@ -75,6 +75,10 @@ fn cores() -> Vec<Core> {
             cores.push(core(vec![write(from, SHORT), write(to, LONG)], op, &[from, to]));
         }
     }
+    for (from, to) in [("A/foo", "A/bar"), ("A/foo", "B/foo"), ("foo", "A/foo")] {
+        let op = Op::Exchange(from.into(), to.into());
+        cores.push(core(vec![write(from, SHORT), write(to, LONG)], op, &[from, to]));
+    }
     for (from, to) in [("C", "A/C"), ("A/C", "B/C"), ("A/C", "A/E")] {
         let op = Op::Rename(from.into(), to.into());
         let inside = format!("{from}/in");
@@ -222,6 +226,11 @@ fn contents(file: &'static str, cores: &mut Vec<Core>) {
         Op::SetXattr(path(), "large".into(), 2_000),
     ];
     cores.extend(ops.into_iter().map(|op| core(there(), op, &[file])));
+    cores.push(core(vec![write(file, SHORT)], Op::Chown(path(), 7), &[file]));
+    for needs in [vec![], vec![write(file, LONG)]] {
+        cores.push(core(needs.clone(), Op::SyncWrite(path(), 1_000, 5_000), &[file]));
+        cores.push(core(needs, Op::DsyncWrite(path(), 1_000, 5_000), &[file]));
+    }
     let set = |len| vec![write(file, SHORT), Op::SetXattr(path(), "user".into(), len)];
     cores.push(core(set(20), Op::SetXattr(path(), "user".into(), 30), &[file]));
     cores.push(core(set(2_000), Op::RemoveXattr(path(), "user".into()), &[file]));
@@ -314,16 +323,20 @@ pub fn random(seed: u64) -> Ops {
         let len = *pick(&mut random, &[1, 100, 4_096, 5_000, 9_000, 20_000]);
         let pages = 4_096 * (1 + random.below(4));
         ops.push(match random.below(100) {
-            0..=24 => Op::Write(file.clone(), at, len),
+            0..=22 => Op::Write(file.clone(), at, len),
+            23 => Op::SyncWrite(file.clone(), at, len),
+            24 => Op::DsyncWrite(file.clone(), at, len),
             25..=30 => Op::Append(file.clone(), len),
             31 => Op::Direct(file.clone(), at / 4_096 * 4_096, pages),
             32 => Op::Direct(file.clone(), at / 512 * 512, 512 * (1 + len / 4_096)),
-            33..=36 => Op::Truncate(file.clone(), at),
+            33..=35 => Op::Truncate(file.clone(), at),
+            36 => Op::Chown(file.clone(), random.below(3)),
             37..=38 => Op::Punch(file.clone(), at, len),
             39 => Op::Allocate(file.clone(), at, len),
             40 => Op::AllocateKeep(file.clone(), at, len),
             41..=45 => Op::Creat(file.clone()),
-            46..=54 => Op::Rename(file.clone(), path(&mut random)),
+            46..=53 => Op::Rename(file.clone(), path(&mut random)),
+            54 => Op::Exchange(file.clone(), path(&mut random)),
             55..=59 => Op::Link(file.clone(), path(&mut random)),
             60..=66 => Op::Unlink(file.clone()),
             67 => Op::Symlink(file.clone(), path(&mut random)),
@@ -425,7 +438,8 @@ pub fn nameless(seed: u64) -> Ops {
             50..=59 => Op::SetAcl(file.clone(), users),
             60..=64 => Op::SetDefaultAcl(dir, users),
             65..=68 => Op::SetAcl(dir, users),
-            69..=72 => Op::Chmod(file.clone(), *pick(&mut random, &[0o600, 0o644, 0o755])),
+            69..=71 => Op::Chmod(file.clone(), *pick(&mut random, &[0o600, 0o644, 0o755])),
+            72 => Op::Chown(file.clone(), random.below(3)),
             73..=76 => Op::Creat(file.clone()),
             77..=78 => Op::Mkdir(format!("{dir}/C")),
             79..=81 => Op::Unlink(file.clone()),

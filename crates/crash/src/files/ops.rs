@@ -51,6 +51,10 @@ pub enum Op {
     Append(String, u64),
     /// Writes directly, past the page cache.
     Direct(String, u64, u64),
+    /// Writes through a handle with `O_SYNC`; creates the file if it does not exist.
+    SyncWrite(String, u64, u64),
+    /// The same with `O_DSYNC`.
+    DsyncWrite(String, u64, u64),
     /// Copies a range of the first file to a place in the second one (`copy_file_range`).
     Copy(String, u64, u64, String, u64),
     /// Allocates a range; the file grows to its end.
@@ -63,6 +67,8 @@ pub enum Op {
     Truncate(String, u64),
     /// Renames, replacing the target if it exists.
     Rename(String, String),
+    /// Exchanges two names.
+    Exchange(String, String),
     /// Creates a hard link.
     Link(String, String),
     /// Creates a symbolic link that holds the first path.
@@ -84,6 +90,8 @@ pub enum Op {
     SetDefaultAcl(String, u64),
     /// Changes the permission bits, and with them the access list.
     Chmod(String, u16),
+    /// Changes the owner, and the group of the same number.
+    Chown(String, u64),
     /// Creates a file without a name in the file system of a directory, and keeps it open.
     Nameless(String),
     /// Gives the last held file a further name, or its first one.
@@ -170,6 +178,8 @@ impl Op {
             | Self::Write(path, ..)
             | Self::Append(path, _)
             | Self::Direct(path, ..)
+            | Self::SyncWrite(path, ..)
+            | Self::DsyncWrite(path, ..)
             | Self::Allocate(path, ..)
             | Self::AllocateKeep(path, ..)
             | Self::Punch(path, ..)
@@ -182,6 +192,7 @@ impl Op {
             | Self::SetAcl(path, _)
             | Self::SetDefaultAcl(path, _)
             | Self::Chmod(path, _)
+            | Self::Chown(path, _)
             | Self::Nameless(path)
             | Self::LinkHeld(path)
             | Self::Hold(path)
@@ -191,6 +202,7 @@ impl Op {
             | Self::Fbarrier(path)
             | Self::Fdatabarrier(path) => vec![path],
             Self::Rename(from, to)
+            | Self::Exchange(from, to)
             | Self::Link(from, to)
             | Self::Symlink(from, to)
             | Self::Copy(from, _, _, to, _) => vec![from, to],
@@ -260,12 +272,15 @@ impl Op {
             Self::Write(..) => "write",
             Self::Append(..) => "append",
             Self::Direct(..) => "direct",
+            Self::SyncWrite(..) => "swrite",
+            Self::DsyncWrite(..) => "dwrite",
             Self::Copy(..) => "copy",
             Self::Allocate(..) => "falloc",
             Self::AllocateKeep(..) => "fallocK",
             Self::Punch(..) => "punch",
             Self::Truncate(..) => "truncate",
             Self::Rename(..) => "rename",
+            Self::Exchange(..) => "exchange",
             Self::Link(..) => "link",
             Self::Symlink(..) => "symlink",
             Self::Unlink(_) => "unlink",
@@ -276,6 +291,7 @@ impl Op {
             Self::SetAcl(..) => "setacl",
             Self::SetDefaultAcl(..) => "defacl",
             Self::Chmod(..) => "chmod",
+            Self::Chown(..) => "chown",
             Self::Nameless(_) => "tmpfile",
             Self::LinkHeld(_) => "linkheld",
             Self::Hold(_) => "hold",
@@ -321,16 +337,22 @@ impl fmt::Display for Op {
             | Self::Fdatabarrier(path) => write!(f, ":{path}"),
             Self::Write(path, at, len)
             | Self::Direct(path, at, len)
+            | Self::SyncWrite(path, at, len)
+            | Self::DsyncWrite(path, at, len)
             | Self::Allocate(path, at, len)
             | Self::AllocateKeep(path, at, len)
             | Self::Punch(path, at, len) => write!(f, ":{path}:{at}+{len}"),
             Self::Append(path, len)
             | Self::Truncate(path, len)
+            | Self::Chown(path, len)
             | Self::SetAcl(path, len)
             | Self::SetDefaultAcl(path, len) => write!(f, ":{path}:{len}"),
             Self::Copy(from, at, len, to, to_at) => write!(f, ":{from}:{at}+{len}:{to}:{to_at}"),
             Self::Chmod(path, mode) => write!(f, ":{path}:{mode:o}"),
-            Self::Rename(from, to) | Self::Link(from, to) | Self::Symlink(from, to) => {
+            Self::Rename(from, to)
+            | Self::Exchange(from, to)
+            | Self::Link(from, to)
+            | Self::Symlink(from, to) => {
                 write!(f, ":{from}:{to}")
             }
             Self::SetXattr(path, name, len) => write!(f, ":{path}:{name}:{len}"),
@@ -435,6 +457,7 @@ impl FromStr for Op {
             "setacl" => (Self::SetAcl(path(0)?, users(1)?), 2),
             "defacl" => (Self::SetDefaultAcl(path(0)?, users(1)?), 2),
             "chmod" => (Self::Chmod(path(0)?, mode(1)?), 2),
+            "chown" => (Self::Chown(path(0)?, bytes(1)?), 2),
             "tmpfile" => (Self::Nameless(path(0)?), 1),
             "linkheld" => (Self::LinkHeld(path(0)?), 1),
             "hold" => (Self::Hold(path(0)?), 1),
@@ -446,6 +469,8 @@ impl FromStr for Op {
             "fdatabarrier" => (Self::Fdatabarrier(path(0)?), 1),
             "write" => (Self::Write(path(0)?, range(1)?.0, range(1)?.1), 2),
             "direct" => (Self::Direct(path(0)?, range(1)?.0, range(1)?.1), 2),
+            "swrite" => (Self::SyncWrite(path(0)?, range(1)?.0, range(1)?.1), 2),
+            "dwrite" => (Self::DsyncWrite(path(0)?, range(1)?.0, range(1)?.1), 2),
             "copy" => (Self::Copy(path(0)?, range(1)?.0, range(1)?.1, path(2)?, bytes(3)?), 4),
             "falloc" => (Self::Allocate(path(0)?, range(1)?.0, range(1)?.1), 2),
             "fallocK" => (Self::AllocateKeep(path(0)?, range(1)?.0, range(1)?.1), 2),
@@ -453,6 +478,7 @@ impl FromStr for Op {
             "append" => (Self::Append(path(0)?, bytes(1)?), 2),
             "truncate" => (Self::Truncate(path(0)?, bytes(1)?), 2),
             "rename" => (Self::Rename(path(0)?, path(1)?), 2),
+            "exchange" => (Self::Exchange(path(0)?, path(1)?), 2),
             "link" => (Self::Link(path(0)?, path(1)?), 2),
             "symlink" => (Self::Symlink(path(0)?, path(1)?), 2),
             "setxattr" => (Self::SetXattr(path(0)?, path(1)?, bytes(2)?), 3),
@@ -655,7 +681,13 @@ impl<F: Fs> Runner<F> {
             let mut bytes = vec![0; attr.size as usize];
             file.pread(0, Sink::bytes(&mut bytes)).await?;
             let xattrs = xattrs(&self.process, attr.ino).await?;
-            let node = Node { body: Body::File(bytes.into()), links: attr.links, mode: attr.mode, xattrs };
+            let node = Node {
+                body: Body::File(bytes.into()),
+                links: attr.links,
+                mode: attr.mode,
+                owner: (attr.uid, attr.gid),
+                xattrs,
+            };
             nodes.insert(identify(attr.ino.0, attr.generation), Arc::new(node));
         }
         Ok(nodes)
@@ -708,9 +740,14 @@ async fn on_paths<F: Fs>(process: &Process<F>, number: usize, op: &Op) -> Made {
             process.symlink(target, path(link)).await?;
             return made(process, &path(link), Follow::No, None).await;
         }
-        Op::Write(file, at, len) => {
+        Op::Write(file, at, len) | Op::SyncWrite(file, at, len) | Op::DsyncWrite(file, at, len) => {
             let is_new = process.stat(path(file), Follow::Yes).await.is_err();
-            let open = process.open(path(file), OpenFlags::WRITE.create(), 0o644).await?;
+            let flags = match op {
+                Op::SyncWrite(..) => OpenFlags::WRITE.create().sync(SyncKind::All),
+                Op::DsyncWrite(..) => OpenFlags::WRITE.create().sync(SyncKind::Data),
+                _ => OpenFlags::WRITE.create(),
+            };
+            let open = process.open(path(file), flags, 0o644).await?;
             let written = write_all(&open, *at, &content(number, *at, *len)).await;
             open.close().await?;
             written?;
@@ -756,6 +793,7 @@ async fn on_paths<F: Fs>(process: &Process<F>, number: usize, op: &Op) -> Made {
         }
         Op::Truncate(file, size) => process.truncate(path(file), *size).await?,
         Op::Rename(from, to) => process.rename(path(from), path(to), RenameMode::Replace).await?,
+        Op::Exchange(from, to) => process.rename(path(from), path(to), RenameMode::Exchange).await?,
         Op::Link(from, to) => drop(process.link(path(from), path(to)).await?),
         Op::Unlink(name) => process.unlink(path(name)).await?,
         Op::Rmdir(dir) => process.rmdir(path(dir)).await?,
@@ -783,6 +821,10 @@ async fn on_paths<F: Fs>(process: &Process<F>, number: usize, op: &Op) -> Made {
             process.setxattr(path(dir), name, &value, XattrMode::Set, Follow::Yes).await?;
         }
         Op::Chmod(file, mode) => process.chmod(path(file), *mode).await?,
+        Op::Chown(file, owner) => {
+            let owner = Some(*owner as u32);
+            process.chown(path(file), owner, owner, Follow::Yes).await?;
+        }
         Op::Fsync(file) => sync(process, &path(file), SyncKind::All).await?,
         Op::Fdatasync(file) => sync(process, &path(file), SyncKind::Data).await?,
         Op::Fbarrier(file) => order(process, &path(file), Barrier::All).await?,
@@ -869,7 +911,7 @@ mod tests {
 
     #[test]
     fn words_are_read_and_printed() {
-        let text = "creat:A/foo,mkdir:A/C,write:A/foo:0+4096,append:A/foo:100,direct:A/foo:4096+4096,copy:A/foo:0+5000:B/bar:100,\
+        let text = "creat:A/foo,mkdir:A/C,write:A/foo:0+4096,append:A/foo:100,direct:A/foo:4096+4096,copy:A/foo:0+5000:B/bar:100,swrite:A/foo:0+100,dwrite:A/foo:0+100,exchange:A/foo:B/bar,chown:A/foo:7,\
                     falloc:A/foo:0+8192,fallocK:A/foo:8192+100,punch:A/foo:1+2,truncate:A/foo:0,rename:A/foo:B/bar,\
                     link:B/bar:x,symlink:x:y,unlink:x,rmdir:A/C,remove:y,setxattr:B/bar:u:100,rmxattr:B/bar:u,\
                     setacl:B/bar:3,defacl:A:1,chmod:B/bar:640,tmpfile:A,linkheld:A/new,\

@@ -12,7 +12,7 @@
 //! Invariants: nothing is judged that no rule promises; the verdict is a function of the history, the cut, and the
 //! observations.
 //!
-//! Deliberately absent: times, owners, and the order of unsynced data.
+//! Deliberately absent: times, and the order of unsynced data.
 
 use super::history::{History, Step, Violation};
 use super::ops::{Op, origin};
@@ -20,6 +20,7 @@ use super::sets::{self, Withholding};
 use super::tree::{Body, Node, Tree, file};
 use flashweir_fs::vfs::{AclKind, PAGE_BYTES};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// The floors at one moment: the first state from which an observation is durable. Entries that are missing have the
 /// floor `all`.
@@ -29,6 +30,8 @@ struct Floors {
     data: BTreeMap<u64, usize>,
     /// Files that withheld at the last sync of everything, which did not concern what they withheld.
     withheld: BTreeSet<u64>,
+    /// Ranges of files, in bytes, that writes through handles with `O_SYNC` or `O_DSYNC` made durable, and the states.
+    ranges: BTreeMap<u64, Vec<(Range<usize>, usize)>>,
     xattrs: BTreeMap<u64, usize>,
     /// Floor of each inode's existence, under any name.
     found: BTreeMap<u64, usize>,
@@ -140,17 +143,28 @@ impl History {
                     floors.data.extend(tree.nameless.keys().map(|&node| (node, state)));
                     floors.xattrs.extend(tree.nameless.keys().map(|&node| (node, state)));
                 }
-                Op::Fsync(path) | Op::Fdatasync(path) | Op::Fbarrier(path) => {
+                Op::Fsync(path)
+                | Op::Fdatasync(path)
+                | Op::Fbarrier(path)
+                | Op::SyncWrite(path, ..)
+                | Op::DsyncWrite(path, ..) => {
                     let Some(path) = tree.opened(path) else { continue };
                     let Some(node) = tree.find(&path) else { continue };
                     found(&mut floors, &path);
-                    floors.data.insert(node, state);
+                    match op {
+                        // Only what it wrote.
+                        Op::SyncWrite(_, at, len) | Op::DsyncWrite(_, at, len) => {
+                            let range = *at as usize..(at + len) as usize;
+                            floors.ranges.entry(node).or_default().push((range, state));
+                        }
+                        _ => drop(floors.data.insert(node, state)),
+                    }
                     let is_directory = tree.entries(node).is_some();
                     if is_directory {
                         // Names are the data of a directory.
                         floors.directories.insert(node, state);
                     }
-                    if matches!(op, Op::Fdatasync(_)) {
+                    if matches!(op, Op::Fdatasync(_) | Op::DsyncWrite(..)) {
                         continue;
                     }
                     floors.xattrs.insert(node, state);
@@ -238,7 +252,7 @@ impl Judge<'_> {
         let Some(model) = tree.opened(path).and_then(|path| tree.find(&path)) else { return Ok(()) };
         let durable = before.data(model);
         let is_overwritten = |(index, step): (usize, &Step)| match &step.op {
-            Op::Write(of, ..) | Op::Append(of, _) => {
+            Op::Write(of, ..) | Op::SyncWrite(of, ..) | Op::DsyncWrite(of, ..) | Op::Append(of, _) => {
                 let tree = &states[index];
                 tree.opened(of).and_then(|path| tree.find(&path)) == Some(model)
             }
@@ -389,6 +403,7 @@ impl Judge<'_> {
             Body::File(bytes) => {
                 let bodies: Vec<&[u8]> = versions.iter().filter_map(|node| file(node)).collect();
                 self.file(&path, bytes, &bodies, is_new, floor)?;
+                self.ranges(&path, bytes, model)?;
                 if self.history.has_versions {
                     self.versions(&path, bytes, model, floor)?;
                     self.one_version(&path, node, model, is_new)?;
@@ -413,10 +428,10 @@ impl Judge<'_> {
         self.xattrs(&path, node, model)
     }
 
-    /// Checks that permission bits and access list belong to one state: they change in one step.
+    /// Checks that owner, permission bits and access list belong to one state: each changes in one step.
     fn rights(&self, path: &dyn Fn() -> String, node: &Node, model: u64) -> Result<(), Violation> {
         let floor = self.floors.xattrs(model);
-        let rights = |node: &Node| (node.mode, node.xattrs.get(AclKind::Access.name()).cloned());
+        let rights = |node: &Node| (node.mode, node.xattrs.get(AclKind::Access.name()).cloned(), node.owner);
         let found = rights(node);
         let mut known = self.states(floor).filter_map(|(_, tree)| tree.node(model)).map(rights);
         if known.any(|rights| rights == found) {
@@ -425,13 +440,14 @@ impl Judge<'_> {
         let expected: BTreeSet<String> = self
             .states(floor)
             .filter_map(|(_, tree)| tree.node(model))
-            .map(|node| format!("{:o}, list {:?}", node.mode, rights(node).1))
+            .map(|node| format!("{:o}, owner {:?}, list {:?}", node.mode, node.owner, rights(node).1))
             .collect();
         let expected: Vec<String> = expected.into_iter().collect();
         Err(Violation::Inode(format!(
-            "{} has mode {:o}, list {:?}, expected {} (durable since {})",
+            "{} has mode {:o}, owner {:?}, list {:?}, expected {} (durable since {})",
             path(),
             found.0,
+            found.2,
             found.1,
             expected.join(" or "),
             self.since(floor)
@@ -513,6 +529,29 @@ impl Judge<'_> {
         Ok(())
     }
 
+    /// Checks what writes through synchronous handles made durable: in each page of their ranges there is what one of the states since had there,
+    /// and the file is long enough for it. What a later truncation may have cut off is not judged.
+    fn ranges(&self, path: &dyn Fn() -> String, found: &[u8], model: u64) -> Result<(), Violation> {
+        for (range, state) in self.floors.ranges.get(&model).into_iter().flatten() {
+            let later: Vec<&[u8]> = (*state..=self.last).map(|state| self.content(state, model)).collect();
+            let kept = later.iter().map(|bytes| bytes.len()).min().unwrap_or(0);
+            let end = range.end.min(kept);
+            let starts = (range.start / PAGE_BYTES..end.div_ceil(PAGE_BYTES)).map(|page| page * PAGE_BYTES);
+            for start in starts.map(|start| start.max(range.start)) {
+                let part = start..end.min((start / PAGE_BYTES + 1) * PAGE_BYTES);
+                let is_known = found
+                    .get(part.clone())
+                    .is_some_and(|found| later.iter().any(|bytes| bytes.get(part.clone()) == Some(found)));
+                if !is_known {
+                    let since = self.since(*state);
+                    let what = format!("bytes {} to {} of {}", part.start, part.end, path());
+                    return Err(Violation::Content(format!("{what} are older than {since}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Checks that of each write to a file all pages are as before it, or all as after it. Operations of other tasks, whose
     /// place among those of this one is not known, split earlier writes.
     fn versions(
@@ -528,7 +567,11 @@ impl Judge<'_> {
             matches!(begun[at].op, Op::Aside(_) | Op::AppendHeld(_)) && self.may_change(at, model)
         });
         for (index, step) in begun.iter().enumerate().skip(splits.map_or(floor, |at| floor.max(at + 1))) {
-            let (Op::Write(of, ..) | Op::Append(of, _)) = &step.op else { continue };
+            let (Op::Write(of, ..) | Op::SyncWrite(of, ..) | Op::DsyncWrite(of, ..) | Op::Append(of, _)) =
+                &step.op
+            else {
+                continue;
+            };
             if !touches(index, of) {
                 continue;
             }
@@ -577,7 +620,7 @@ impl Judge<'_> {
             // A write to a file that does not exist creates it first.
             let is_created = is_new && file(node).is_some_and(<[u8]>::is_empty);
             (known.body == node.body || is_created)
-                && (known.mode, &known.xattrs) == (node.mode, &node.xattrs)
+                && (known.mode, known.owner, &known.xattrs) == (node.mode, node.owner, &node.xattrs)
         };
         let mut known = self.states(floor).filter_map(|(_, tree)| tree.node(model));
         match known.any(is_like) {
@@ -657,10 +700,10 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// Checks that a rename shows at both of its names or at neither.
+    /// Checks that a rename, or an exchange, shows at both of its names or at neither.
     fn renames(&self) -> Result<(), Violation> {
         for (index, step) in self.history.steps[..self.last].iter().enumerate() {
-            let Op::Rename(from, to) = step.op.plain() else { continue };
+            let (Op::Rename(from, to) | Op::Exchange(from, to)) = step.op.plain() else { continue };
             if step.result.is_err() || from == to {
                 continue;
             }

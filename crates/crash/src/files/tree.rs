@@ -49,6 +49,8 @@ pub struct Node {
     pub links: u32,
     /// Permission bits.
     pub mode: u16,
+    /// Owning user and group.
+    pub owner: (u32, u32),
     /// Extended attributes.
     pub xattrs: BTreeMap<String, Arc<[u8]>>,
 }
@@ -124,7 +126,8 @@ impl Tree {
                 _ => Body::Other,
             };
             let xattrs = xattrs(&process, attr.ino).await.map_err(wrong)?;
-            let node = Node { body, links: attr.links, mode: attr.mode, xattrs };
+            let owner = (attr.uid, attr.gid);
+            let node = Node { body, links: attr.links, mode: attr.mode, owner, xattrs };
             let old = before.and_then(|before| before.nodes.get(&number));
             let node = old.filter(|old| ***old == node).map_or_else(|| Arc::new(node), Arc::clone);
             tree.nodes.insert(number, node);
@@ -224,9 +227,10 @@ impl Tree {
             if ours.xattrs != theirs.xattrs {
                 return Some(format!("{path} has other extended attributes"));
             }
-            if (ours.links, ours.mode) != (theirs.links, theirs.mode) {
-                let (ours, theirs) = ((ours.links, ours.mode), (theirs.links, theirs.mode));
-                return Some(format!("{path} has links and mode {theirs:?}, expected {ours:?}"));
+            let counts = |node: &Node| (node.links, node.mode, node.owner);
+            if counts(ours) != counts(theirs) {
+                let (ours, theirs) = (counts(ours), counts(theirs));
+                return Some(format!("{path} has links, mode and owner {theirs:?}, expected {ours:?}"));
             }
         }
         (self.nodes.len() != other.nodes.len())
