@@ -298,11 +298,11 @@ fn medium(args: &ThreadsArgs, assembly: Assembly) -> Outcome<Medium> {
             let name = args.ftl.assembly().0;
             let mut cpus = cpus;
             // More CPUs than the disk has room for rings have to share them.
-            while args.cpus.is_none() && cpus > 1 && medium.geometry().check(assembly).is_err() {
+            while args.cpus.is_none() && cpus > 1 && medium.geometry().check_lasting(assembly).is_err() {
                 cpus -= 1;
                 medium = medium.with_cpus(cpus);
             }
-            medium.geometry().check(assembly).map_err(|error| {
+            medium.geometry().check_lasting(assembly).map_err(|error| {
                 let fewer = if cpus > 1 { "; fewer --cpus need less" } else { "" };
                 Failure::Usage(format!("{shown}: {name} cannot run on it with {cpus} CPUs: {error}{fewer}"))
             })?;

@@ -175,9 +175,7 @@ impl Geometry {
         };
         geometry.check_numbers()?;
         // A small device keeps more, for lines under way.
-        let is_enough =
-            |geometry: &Self, assembly| geometry.check(assembly).is_ok() && geometry.leaves_victims(assembly);
-        while !STEPS.iter().all(|&(_, assembly)| is_enough(&geometry, assembly)) {
+        while !STEPS.iter().all(|&(_, assembly)| geometry.check_lasting(assembly).is_ok()) {
             geometry.blocks_per_die += 1;
             geometry.check_numbers()?;
         }
@@ -257,6 +255,21 @@ impl Geometry {
         self.user_units + self.gate(assembly) + line + stale <= all
     }
 
+    /// Whether an FTL can run on it for ever: GC finds something to collect, however evenly overwrites are spread.
+    ///
+    /// # Errors
+    /// The number that cannot be.
+    pub fn check_lasting(&self, assembly: Assembly) -> Result<(), GeometryError> {
+        self.check(assembly)?;
+        match self.leaves_victims(assembly) {
+            true => Ok(()),
+            false => Err(GeometryError(format!(
+                "user_units {}: overwrites that are spread evenly would leave GC nothing to collect",
+                self.user_units
+            ))),
+        }
+    }
+
     /// Checks each number by itself.
     pub(crate) fn check_numbers(&self) -> Result<(), GeometryError> {
         let numbers = [
@@ -295,5 +308,16 @@ mod tests {
             refused(100 << 18, Some(1)),
             "zones of 1129316352 bytes, 1 active: expected 69632 bytes and 2 at least"
         );
+    }
+
+    /// A small disk that was made for two CPUs and opened with 16: its rings took what GC needs, and overwrites made it full for good.
+    #[test]
+    fn regression_more_cpus_do_not_take_what_gc_needs() {
+        let made = Geometry::for_units(64 << 8, 11, 2, 8).unwrap();
+        let with = |cpus| Geometry { cpus, ..made };
+        assert_eq!(made.check_lasting(QBLKE), Ok(()));
+        assert_eq!(with(16).check(QBLKE), Ok(()));
+        let error = with(16).check_lasting(QBLKE).unwrap_err();
+        assert!(error.0.contains("would leave GC nothing to collect"), "{error}");
     }
 }
