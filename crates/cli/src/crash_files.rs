@@ -284,6 +284,7 @@ fn shown(report: &FileCrashReport) -> String {
     row("  distinct over all sequences", totals.distinct);
     row("verdicts", totals.judged);
     row("volumes used after recovery", totals.exercised);
+    row("  until the power failed again", totals.second_lives);
     if let Some(judge) = judge_of(report.format.kind) {
         row(&format!("images that {} found good", judge.name), totals.outside);
     }

@@ -65,6 +65,8 @@ pub struct Effort {
     pub nested_draws: u32,
     /// One in this many images is used after its recovery; 0 means none.
     pub exercise_every: u64,
+    /// One in this many images lives on, and the power fails again; 0 means none. On the model device.
+    pub lives_every: u64,
 }
 
 impl Default for Effort {
@@ -77,6 +79,7 @@ impl Default for Effort {
             nested_every: 16,
             nested_draws: 3,
             exercise_every: 32,
+            lives_every: 24,
         }
     }
 }
@@ -141,6 +144,8 @@ pub enum Fault {
     Violation(Violation),
     /// A recovery that was cut ends differently from an uninterrupted one.
     NotIdempotent(String),
+    /// After a second cut, of a volume that had recovered from the first and was used.
+    SecondLife(String),
     /// An outside judge reports a fault.
     Outside(String),
     /// An assertion failed.
@@ -155,6 +160,7 @@ impl Fault {
             Self::Damage(damage) => damage.what(),
             Self::Violation(violation) => violation.what(),
             Self::NotIdempotent(what) => format!("after a recovery that was cut: {what}"),
+            Self::SecondLife(what) => format!("in a second life: {what}"),
             Self::Outside(what) => format!("the judge outside: {what}"),
             Self::Panic(what) => format!("assertion: {what}"),
         }
@@ -205,6 +211,9 @@ pub struct Counts {
     pub judged: u64,
     /// Number of volumes that were used after recovery.
     pub exercised: u64,
+    /// Number of volumes that were used after recovery until the power failed again.
+    #[serde(default)]
+    pub second_lives: u64,
     /// Number of images that an outside judge accepted after Flashweir's recovery.
     pub outside: u64,
     /// Number of images that an outside judge recovered to the same result as Flashweir.
@@ -239,6 +248,7 @@ impl Counts {
         self.nested += other.nested;
         self.judged += other.judged;
         self.exercised += other.exercised;
+        self.second_lives += other.second_lives;
         self.outside += other.outside;
         self.replayed += other.replayed;
         self.cleaned += other.cleaned;

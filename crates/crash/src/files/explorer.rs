@@ -10,17 +10,19 @@
 //!
 //! Invariant: the result is a function of the case.
 
+use super::allowed::{States, positions, states_at};
 use super::appended;
 use super::case::{Case, Counts, Effort, Fault, Found, On, Outside, caught, check_and_recover, idempotent};
 use super::history::History;
 use super::mounting::Did;
-use super::ops::{Op, PlaceHash};
+use super::ops::Op;
+use super::second::second_life;
 use super::sequence::Noted;
 use super::setup::BLOCKS;
 use super::tree::Tree;
 use super::volume::{Disk, base_hash, check, exercise, recover};
 use super::whole;
-use flashweir_contract::{CrashState, Exploration, Kind, Log, LogPos};
+use flashweir_contract::CrashState;
 use flashweir_core::RandomStream;
 use flashweir_core::random::mix;
 use flashweir_fs::port::BlockPort;
@@ -74,19 +76,6 @@ pub fn run(case: &Case<'_>) -> Result<Run, Fault> {
     })
 }
 
-/// Returns the positions after which a cut may leave something new, or must no longer leave something.
-pub(crate) fn positions(log: &Log, end: u32) -> Vec<u32> {
-    let promises: BTreeSet<u32> = log
-        .ops()
-        .iter()
-        .filter(|op| op.submission.fua || matches!(op.submission.kind, Kind::Flush | Kind::RangeFlush))
-        .filter_map(|op| op.completed().map(|(at, _)| at.0 + 1))
-        .collect();
-    let units = |at: u32| log.units_before(LogPos(at)).len();
-    let is_new = |&at: &u32| at == 0 || at == end || promises.contains(&at) || units(at) != units(at - 1);
-    (0..=end).filter(is_new).collect()
-}
-
 /// Where there are far more cuts than wanted images, keeps a random selection of them and the last one, which comes first.
 fn drawn(mut cuts: Vec<u32>, seed: u64, effort: &Effort) -> Vec<u32> {
     let most = CUTS_PER_STATE * effort.states_max.max(STATES_FEW);
@@ -111,37 +100,6 @@ fn states_that_fit(port: &ModelPort, cuts: &[u32], before: u64, effort: &Effort)
     }
     by_cut.sort_unstable_by_key(|(cut, _)| *cut);
     by_cut
-}
-
-/// Returns the difference of an image from the one before the log began, as a summand of its hash.
-fn change(log: &Log, state: &CrashState) -> u64 {
-    let mut hash = PlaceHash::default();
-    for ((lpn, initial), (_, unit)) in log.lpns().zip(state.shown(log)) {
-        let Some(unit) = unit else { continue };
-        let content = log.unit(unit).content;
-        if content != initial {
-            hash.add(lpn, content.0);
-            hash.remove(lpn, initial.0);
-        }
-    }
-    hash.0
-}
-
-impl Effort {
-    fn exploration(&self, seed: u64) -> Exploration {
-        let Self { exhaustive_max, draws, .. } = *self;
-        Exploration { exhaustive_atoms_max: exhaustive_max, pairs: false, random_draws: draws, seed }
-    }
-}
-
-/// States with the hashes of their images.
-pub(crate) type States = Vec<(u64, CrashState)>;
-
-/// Returns the states after a cut. `before` is the hash of the image before the log began.
-pub(crate) fn states_at(port: &ModelPort, cut: u32, before: u64, effort: &Effort) -> States {
-    port.with_states(LogPos(cut), effort.exploration(before ^ u64::from(cut)), |log, states| {
-        states.map(|state| (before.wrapping_add(change(log, &state)), state)).collect()
-    })
 }
 
 /// Keeps `max` of the images after all cuts: first those in which nothing persisted that did not have to, which are few, and everything at
@@ -279,6 +237,13 @@ impl Explorer<'_> {
             caught(|| exercise(&mut port, self.case.base.pages, self.case.setup()).map_err(Fault::Damage))
                 .map_err(found)?;
         }
+        if is_due(effort.lives_every, 6) {
+            let (images, result) = second_life(self.run.port.woken(state), image, self.case);
+            self.counts.second_lives += 1;
+            self.counts.recovered += images.len() as u64;
+            self.images.extend(images);
+            result.map_err(found)?;
+        }
         Ok(tree)
     }
 
@@ -337,7 +302,8 @@ pub fn replay(
         let state = state.ok_or_else(|| format!("no state of the recovery has the hash {again:016x}"))?;
         return Ok(idempotent(&mut port.woken(&state), &tree, case.setup()).err());
     }
-    Ok(caught(|| exercise(&mut port, case.base.pages, case.setup()).map_err(Fault::Damage)).err())
+    let used = caught(|| exercise(&mut port, case.base.pages, case.setup()).map_err(Fault::Damage));
+    Ok(used.and_then(|()| second_life(run.port.woken(&state), image, case).1).err())
 }
 
 #[cfg(test)]

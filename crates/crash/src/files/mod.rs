@@ -13,6 +13,7 @@
 //! Invariants: a report is a function of its configuration, whatever the number of threads; nothing here reads a clock.
 
 pub mod ace;
+pub(crate) mod allowed;
 pub(crate) mod appended;
 pub mod bug;
 pub mod campaign;
@@ -24,6 +25,7 @@ pub mod history;
 pub mod mounting;
 pub mod ops;
 pub mod oracle;
+mod second;
 pub(crate) mod segments;
 pub(crate) mod sequence;
 mod sets;

@@ -162,7 +162,7 @@ impl Op {
     }
 
     /// Whether it concerns files that it names, and needs no held file.
-    fn is_of_paths(&self) -> bool {
+    pub(super) fn is_of_paths(&self) -> bool {
         !self.paths().is_empty()
             && !matches!(
                 self,

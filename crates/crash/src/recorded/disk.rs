@@ -9,8 +9,8 @@
 
 use crate::files::Effort;
 use crate::files::Format;
+use crate::files::allowed;
 use crate::files::appended::{choice, replayed};
-use crate::files::explorer;
 use crate::files::segments::Recorder;
 use crate::files::setup::SEGMENT_BLOCKS;
 use crate::files::volume::{Disk as _, written};
@@ -162,7 +162,7 @@ impl Disk {
     /// Positions up to `end` at which a cut may leave another state than at the one before.
     pub(super) fn positions(&self, end: u32) -> Vec<u32> {
         match self {
-            Self::Model(port) => explorer::positions(&port.log(), end),
+            Self::Model(port) => allowed::positions(&port.log(), end),
             Self::Segments(_) => (0..=end).collect(),
         }
     }
@@ -171,7 +171,7 @@ impl Disk {
     pub(super) fn states_at(&self, cut: u32, effort: &Effort) -> Vec<(u64, State)> {
         match self {
             Self::Model(port) => {
-                let states = explorer::states_at(port, cut, 0, effort).into_iter();
+                let states = allowed::states_at(port, cut, 0, effort).into_iter();
                 states.map(|(image, state)| (image, State::Model(state))).collect()
             }
             Self::Segments(disk) => disk.at(cut, |now| {

@@ -60,6 +60,9 @@ fn a_failed_write_may_close_its_chunk() {
     // A reset makes it free again.
     host.run(Op::PpaErase(places(0, 1))).unwrap();
     assert_eq!(chunk(&mut host, 0).state, ChunkState::Free);
+    // What happens to it then is news, also if it has happened before.
+    assert!((0..32).step_by(4).any(|first| host.run(write(first, 4)).is_err()));
+    assert_eq!(notices(&mut host, 1), [Notice { number: 2, ..notice }]);
 }
 
 /// The same of the answer of the write itself, and the device finds the chunk closed after a power loss.
