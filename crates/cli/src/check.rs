@@ -626,8 +626,7 @@ fn not_synced(steps: &[Step]) -> Vec<String> {
             | Call::SetXattr { ino, .. }
             | Call::RemoveXattr { ino, .. }
             | Call::SetAcl { ino, .. } => Some((*ino, None)),
-            Call::SetAttr { ino, changes } if changes.size.is_none() => Some((*ino, Some(&b""[..]))),
-            Call::SetAttr { ino, .. } => Some((*ino, None)),
+            Call::SetAttr { ino, changes } => Some((*ino, changes.size.is_none().then_some(&b""[..]))),
             Call::MakeNameless { made, .. } => Some((*made, None)),
             Call::Make { dir, name, .. }
             | Call::Symlink { dir, name, .. }

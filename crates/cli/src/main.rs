@@ -114,8 +114,7 @@ fn bug(payload: &(dyn std::any::Any + Send), place: &str) -> String {
         .copied()
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no message");
-    let arguments = std::env::args_os().skip(1);
-    let arguments: Vec<String> = arguments.map(|argument| argument.to_string_lossy().into_owned()).collect();
+    let arguments: Vec<String> = output::arguments().collect();
     let case = flashweir_crash::current_case();
     let case = case.map_or(String::new(), |case| format!("; weir crash --replay '{}'", marked(&case)));
     let files = flashweir_crash::files::campaign::current_case();

@@ -58,6 +58,11 @@ pub(crate) fn print_or_write(out: Option<&Path>, text: &str) -> Outcome {
     }
 }
 
+/// The arguments of this program, to be shown: what is no UTF-8 is replaced.
+pub(crate) fn arguments() -> impl Iterator<Item = String> {
+    std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned())
+}
+
 /// Writes one file.
 pub(crate) fn write(path: &Path, content: impl Into<Vec<u8>>) -> Outcome {
     let mut files = Files::default();

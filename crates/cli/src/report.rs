@@ -51,8 +51,7 @@ pub(crate) fn devices(configs: &[DeviceConfig]) -> Outcome<Vec<Text>> {
 /// The command line, without what results do not depend on.
 pub(crate) fn command() -> String {
     let mut words = vec!["weir".to_owned()];
-    let arguments = std::env::args_os().skip(1);
-    let mut arguments = arguments.map(|argument| argument.to_string_lossy().into_owned());
+    let mut arguments = crate::output::arguments();
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--quiet" | "-q" => {}

@@ -29,7 +29,7 @@ mod measure;
 #[cfg(not(loom))]
 mod medium;
 mod metrics;
-#[cfg(all(test, any(loom, shuttle)))]
+#[cfg(all(test, loom))]
 mod models;
 mod pending;
 #[cfg(any(loom, shuttle))]

@@ -23,12 +23,12 @@ pub struct SharedScores {
     scores: Alone<AtomicU64>,
     user_max: Alone<AtomicU64>,
     shares: Box<[AtomicU32]>,
-    #[cfg(any(loom, shuttle))]
+    #[cfg(loom)]
     pub(crate) planted: Option<PlantedLimiterBug>,
 }
 
 /// Bugs that the tests must find.
-#[cfg(any(loom, shuttle))]
+#[cfg(loom)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlantedLimiterBug {
     /// A new round begins by a store.
@@ -49,7 +49,7 @@ impl SharedScores {
             scores: Alone(AtomicU64::new(0)),
             user_max: Alone(AtomicU64::new(user_max)),
             shares: shares.into_iter().map(AtomicU32::new).collect(),
-            #[cfg(any(loom, shuttle))]
+            #[cfg(loom)]
             planted: None,
         }
     }
@@ -75,7 +75,7 @@ impl SharedScores {
 
     /// Begins a new round if nobody has added anything since `seen`.
     fn reset(&self, seen: u64) -> bool {
-        #[cfg(any(loom, shuttle))]
+        #[cfg(loom)]
         if self.planted == Some(PlantedLimiterBug::ResetByStore) {
             self.scores.store(0, Ordering::Release);
             return true;

@@ -29,7 +29,7 @@ struct Slab {
     /// The item that another thread gave back last.
     returned: Alone<AtomicU32>,
     /// A planted bug: an item is put onto the list by a store.
-    #[cfg(any(loom, shuttle))]
+    #[cfg(loom)]
     puts_by_store: bool,
 }
 
@@ -39,7 +39,7 @@ impl Slab {
             items: (0..items).map(|_| Item::default()).collect(),
             links: (0..items).map(|_| AtomicU32::new(NONE)).collect(),
             returned: Alone(AtomicU32::new(NONE)),
-            #[cfg(any(loom, shuttle))]
+            #[cfg(loom)]
             puts_by_store: false,
         }
     }
@@ -49,7 +49,7 @@ impl Slab {
         let mut head = self.returned.load(Ordering::Relaxed);
         loop {
             self.links[item as usize].store(head, Ordering::Relaxed);
-            #[cfg(any(loom, shuttle))]
+            #[cfg(loom)]
             if self.puts_by_store {
                 return self.returned.store(item, Ordering::Release);
             }
@@ -129,7 +129,7 @@ impl Pool {
     }
 }
 
-#[cfg(any(loom, shuttle))]
+#[cfg(loom)]
 impl Pool {
     /// Plants a bug.
     pub(crate) fn put_by_store(&mut self) {

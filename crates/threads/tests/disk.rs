@@ -5,7 +5,7 @@ mod oracle;
 use flashweir_core::Lpn;
 use flashweir_threads::content::{WORDS, unit_to_bytes};
 use flashweir_threads::{Assembly, Disk, Fault, Geometry, Handle, Medium, OpenError, PBLK, QBLKE, STEPS};
-use oracle::{Oracle, Random, content, judge, work, write_of};
+use oracle::{Oracle, Random, content, judge, settle, work, write_of};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -84,10 +84,7 @@ fn lives(name: &str, assembly: Assembly, on: On<'_>, geometry: Geometry, lives: 
                 }
             } else {
                 threads.into_iter().for_each(|thread| thread.join().unwrap());
-                let mut handle = disk.handle().unwrap();
-                handle.flush().unwrap();
-                drop(handle);
-                disk.audit();
+                settle(&disk);
             }
             erased += disk.metrics().lines_erased;
             if is_cut {

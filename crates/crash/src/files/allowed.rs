@@ -3,6 +3,7 @@
 use super::case::Effort;
 use super::ops::PlaceHash;
 use flashweir_contract::{CrashState, Exploration, Kind, Log, LogPos};
+use flashweir_core::RandomStream;
 use flashweir_sim::model_port::ModelPort;
 use std::collections::BTreeSet;
 
@@ -48,4 +49,18 @@ pub(crate) fn states_at(port: &ModelPort, cut: u32, before: u64, effort: &Effort
     port.with_states(LogPos(cut), effort.exploration(before ^ u64::from(cut)), |log, states| {
         states.map(|state| (before.wrapping_add(change(log, &state)), state)).collect()
     })
+}
+
+/// Draws one of these cuts and a state there; returns both, with the hash of its image.
+pub(crate) fn drawn_state(
+    port: &ModelPort,
+    cuts: &[u32],
+    before: u64,
+    effort: &Effort,
+    random: &mut RandomStream,
+) -> (u32, u64, CrashState) {
+    let cut = cuts[random.below(cuts.len() as u64) as usize];
+    let mut states = states_at(port, cut, before, effort);
+    let (image, state) = states.swap_remove(random.below(states.len() as u64) as usize);
+    (cut, image, state)
 }

@@ -10,7 +10,7 @@
 //!
 //! Invariant: the result is a function of the case.
 
-use super::allowed::{States, positions, states_at};
+use super::allowed::{States, drawn_state, positions, states_at};
 use super::appended;
 use super::case::{Case, Counts, Effort, Fault, Found, On, Outside, caught, check_and_recover, idempotent};
 use super::history::History;
@@ -252,14 +252,12 @@ impl Explorer<'_> {
         let cuts = positions(&port.log(), port.position().0);
         let mut random = RandomStream::new(image, "cuts of a recovery");
         for _ in 0..self.case.effort.nested_draws {
-            let cut = cuts[random.below(cuts.len() as u64) as usize];
-            let states = states_at(port, cut, image, &self.case.effort);
-            let (again, state) = &states[random.below(states.len() as u64) as usize];
-            let mut woken = port.woken(state);
+            let (cut, again, state) = drawn_state(port, &cuts, image, &self.case.effort, &mut random);
+            let mut woken = port.woken(&state);
             self.counts.recovered += 1;
             self.counts.nested += 1;
-            self.images.push(*again);
-            idempotent(&mut woken, tree, self.case.setup()).map_err(|fault| (fault, (cut, *again)))?;
+            self.images.push(again);
+            idempotent(&mut woken, tree, self.case.setup()).map_err(|fault| (fault, (cut, again)))?;
         }
         Ok(())
     }

@@ -1,7 +1,9 @@
 //! What a case recorded: the executed operations, what the reference showed after each, and how a cut can contradict them.
 
+use super::format::Format;
 use super::ops::{Op, Pairs};
 use super::tree::Tree;
+use flashweir_fs::ext4::Journaling;
 use flashweir_fs::vfs::Errno;
 use std::sync::Arc;
 
@@ -33,6 +35,14 @@ pub struct History {
     pub grows_by_pages: bool,
     /// Whether a file shows one version: data, length and attributes as they were after one operation (share §5.11).
     pub has_versions: bool,
+}
+
+impl History {
+    /// Returns that of no operation, with what holds of a format.
+    pub(super) fn of(format: Format) -> Self {
+        let has_versions = format.journaling == Journaling::Journal;
+        Self { grows_by_pages: format.is_ext4(), has_versions, ..Self::default() }
+    }
 }
 
 /// Reason why a state is not allowed.

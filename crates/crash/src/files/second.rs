@@ -6,14 +6,13 @@
 //! something behind for later are seen here only, such as nodes behind the end of a log that a later log joins.
 
 use super::ace;
-use super::allowed::{positions, states_at};
+use super::allowed::{drawn_state, positions};
 use super::case::{Case, Fault, caught};
 use super::history::{History, Step};
 use super::ops::{Op, Ops, Runner};
 use super::tree::Tree;
 use super::volume::{Disk as _, forever, mount, recover};
 use flashweir_core::RandomStream;
-use flashweir_fs::ext4::Journaling;
 use flashweir_sim::model_port::ModelPort;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -38,14 +37,8 @@ fn drawn(seed: u64) -> Ops {
 
 /// Executes the operations on what a cut left, and returns what they promised, and where the first one began.
 fn live(port: &mut ModelPort, case: &Case<'_>, ops: &Ops) -> Result<(History, u64), String> {
-    let format = case.base.format;
     let (setup, ops, disk) = (case.setup(), ops.clone(), port.clone());
-    let history = History {
-        grows_by_pages: format.is_ext4(),
-        has_versions: format.journaling == Journaling::Journal,
-        ..History::default()
-    };
-    let history = Rc::new(RefCell::new(history));
+    let history = Rc::new(RefCell::new(History::of(case.base.format)));
     let noted = Rc::clone(&history);
     let done = port.run(move |port, handle| async move {
         let vfs = mount(port, handle.clone(), setup).await?;
@@ -89,11 +82,9 @@ pub(super) fn second_life(mut port: ModelPort, image: u64, case: &Case<'_>) -> (
     let (mut random, mut images) = (RandomStream::new(image, "cuts of a second life"), Vec::new());
     let mut judged = || {
         for _ in 0..if cuts.is_empty() { 0 } else { CUTS } {
-            let cut = cuts[random.below(cuts.len() as u64) as usize];
-            let states = states_at(&port, cut, image, &case.effort);
-            let (again, state) = &states[random.below(states.len() as u64) as usize];
-            images.push(*again);
-            let mut woken = port.woken(state);
+            let (cut, again, state) = drawn_state(&port, &cuts, image, &case.effort, &mut random);
+            images.push(again);
+            let mut woken = port.woken(&state);
             let tree = caught(|| recover(&mut woken, case.setup()).map_err(|damage| wrong(damage.what())))?;
             let verdict = history.judge(u64::from(cut), &tree);
             verdict.map_err(|violation| wrong(format!("{} after {cut} events", violation.what())))?;

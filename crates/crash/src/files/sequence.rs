@@ -10,7 +10,6 @@ use super::tree::Tree;
 use super::volume::{Base, Clock, forever, mount, reference, touch};
 use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;
-use flashweir_fs::ext4::Journaling;
 use flashweir_fs::port::BlockPort;
 use flashweir_fs::vfs::{Errno, Vfs};
 use flashweir_fs::{AnyFs, Mounted as _};
@@ -62,9 +61,7 @@ impl Noted {
         let expected = Rc::new(expected(case.base, case.ops)?);
         let states = vec![Arc::clone(&case.base.tree)];
         let numbers = case.base.numbers.clone();
-        let grows_by_pages = case.base.format.is_ext4();
-        let has_versions = case.base.format.journaling == Journaling::Journal;
-        let history = History { states, numbers, grows_by_pages, has_versions, ..History::default() };
+        let history = History { states, numbers, ..History::of(case.base.format) };
         let history = Rc::new(RefCell::new(history));
         Ok(Self { expected, history, did: Rc::default(), end: Rc::default(), phase: Rc::default() })
     }

@@ -4,7 +4,7 @@
 //!
 //! Invariant: a tree identifies inodes by number and knows nothing of how they are stored.
 
-use flashweir_fs::vfs::{Creds, Errno, Follow, Fs, Ino, Kind, OpenFlags, Process, Sink, Vfs};
+use flashweir_fs::vfs::{Creds, Errno, File, Follow, Fs, Ino, Kind, OpenFlags, Process, Sink, Vfs};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -252,23 +252,25 @@ pub(super) async fn xattrs<F: Fs>(
     Ok(xattrs)
 }
 
+/// Reads so many bytes of a file from `at` on. `EIO` if it ends before.
+pub(crate) async fn read_whole<F: Fs>(file: &File<F>, at: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match file.pread(at + done as u64, Sink::bytes(&mut bytes[done..])).await? {
+            0 => return Err(Errno::EIO),
+            more => done += more as usize,
+        }
+    }
+    Ok(())
+}
+
 async fn bytes<F: Fs>(process: &Process<F>, path: &str, size: u64) -> Result<Arc<[u8]>, Errno> {
     if size > FILE_BYTES_MAX {
         return Err(Errno::EFBIG);
     }
     let file = process.open(path, OpenFlags::READ, 0).await?;
     let mut bytes = vec![0; size as usize];
-    let mut done = 0;
-    let result = loop {
-        if done == bytes.len() {
-            break Ok(());
-        }
-        match file.pread(done as u64, Sink::bytes(&mut bytes[done..])).await {
-            Ok(0) => break Err(Errno::EIO),
-            Ok(more) => done += more as usize,
-            Err(errno) => break Err(errno),
-        }
-    };
+    let result = read_whole(&file, 0, &mut bytes).await;
     file.close().await?;
     result.map(|()| bytes.into())
 }

@@ -5,11 +5,10 @@
 //! Invariant: everything counts that a program may have set: paths, kinds, contents, rights, owners, attributes, and times that a call
 //! has named. Times that the file system has set itself do not: they are those of virtual time.
 
+use crate::files::tree::read_whole;
 use flashweir_core::Payload;
 use flashweir_core::random::mix;
-use flashweir_fs::vfs::{
-    Attr, Creds, Errno, Follow, Fs, Kind, OpenFlags, Process, Seek, Sink, Timestamp, Vfs,
-};
+use flashweir_fs::vfs::{Attr, Creds, Errno, Follow, Fs, Kind, OpenFlags, Process, Seek, Timestamp, Vfs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -82,13 +81,7 @@ async fn content<F: Fs>(process: &Process<F>, path: &[u8], size: u64) -> Result<
             Err(errno) => return Err(errno),
         }
         let bytes = &mut part[..PART_BYTES.min(size - at) as usize];
-        let mut done = 0;
-        while done < bytes.len() {
-            match file.pread(at + done as u64, Sink::bytes(&mut bytes[done..])).await? {
-                0 => return Err(Errno::EIO),
-                more => done += more as usize,
-            }
-        }
+        read_whole(&file, at, bytes).await?;
         if bytes.iter().any(|byte| *byte != 0) {
             hash = hash.wrapping_add(mix(mix(at) ^ text(bytes)));
         }

@@ -98,8 +98,8 @@ pub(super) struct Lines {
     pub(super) open: Vec<Option<LineId>>,
     /// Blocks whose erase or program failed.
     bad: Vec<bool>,
-    /// Number of these, by line.
-    bad_columns: Vec<u32>,
+    /// Number of these in each line that has some.
+    bad_columns: BTreeMap<LineId, u32>,
     /// Whether a program or an erase has failed.
     pub(super) blocks_fail: bool,
     openings: u64,
@@ -128,7 +128,7 @@ impl Lines {
             free: Vec::new(),
             open: vec![None; layout.groups as usize],
             bad: vec![false; layout.flash.blocks() as usize],
-            bad_columns: vec![0; (layout.groups * layout.lines) as usize],
+            bad_columns: BTreeMap::new(),
             blocks_fail: false,
             openings: 0,
             layout: layout.clone(),
@@ -184,22 +184,15 @@ impl Lines {
     pub(super) fn free_units(&self) -> u64 {
         let open = self.open.iter().flatten().map(|&line| u64::from(self.data_left(line))).sum::<u64>();
         let free: u32 = (0..self.free.len()).map(|group| self.free_count(group)).sum();
-        let lost: u64 = (0..)
-            .map(LineId)
-            .zip(&self.bad_columns)
-            .map(|(line, bad)| match (bad, self.get(line).state) {
-                (1.., LineState::Free | LineState::Erasing) => {
-                    u64::from(self.layout.data_units() - self.data_units_of(line))
-                }
-                _ => 0,
-            })
-            .sum();
+        let is_free = |line: &LineId| matches!(self.get(*line).state, LineState::Free | LineState::Erasing);
+        let lost = |line| u64::from(self.layout.data_units() - self.data_units_of(line));
+        let lost: u64 = self.bad_columns.keys().copied().filter(is_free).map(lost).sum();
         open + u64::from(free) * u64::from(self.layout.data_units()) - lost
     }
 
     /// Units of data that a line takes when it is opened again: of its good columns.
     pub(super) fn data_units_of(&self, line: LineId) -> u32 {
-        let bad = self.bad_columns[line.0 as usize] * self.layout.flash.units_per_block();
+        let bad = self.bad_columns.get(&line).copied().unwrap_or(0) * self.layout.flash.units_per_block();
         self.layout.data_units().saturating_sub(bad)
     }
 
@@ -429,7 +422,7 @@ impl Lines {
     fn mark_bad(&mut self, block: BlockId) {
         if !std::mem::replace(&mut self.bad[block.index()], true) {
             let line = self.line_of_block(block).0;
-            self.bad_columns[line.0 as usize] += 1;
+            *self.bad_columns.entry(line).or_default() += 1;
         }
     }
 

@@ -144,6 +144,12 @@ pub(crate) fn work(oracle: &Oracle, mut handle: Handle, seed: u64, count: u64) {
     }
 }
 
+/// Has everything written, and checks the accounts. Every request was answered.
+pub(crate) fn settle(disk: &Disk) {
+    disk.handle().unwrap().flush().unwrap();
+    disk.audit();
+}
+
 /// Reads all of a recovered disk; what is there is what the next life begins with.
 pub(crate) fn judge(oracle: &mut Oracle, disk: &Disk, what: &str) {
     let mut handle = disk.handle().unwrap();
