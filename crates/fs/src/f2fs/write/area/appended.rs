@@ -1,5 +1,5 @@
-//! Tables and checkpoints that are appended: a map in segments that are written one after the other, in a ring, and packs in two segments
-//! that take turns (append-segments §4.1 and the following).
+//! Tables and checkpoints that are appended: a map in segments that are filled one after the other, in the order of a ring, and packs in
+//! two segments that take turns (append-segments §4.1 and the following).
 //!
 //! Place in the data flow: [`Area`](super::Area) for a volume on a disk of append segments; [`crate::alfs`] reads what is stored here.
 //!
@@ -7,7 +7,7 @@
 //! used up, what the segments that were written longest ago still hold is appended as well; they are discarded after the checkpoint.
 //!
 //! Invariants:
-//! 1. Before a checkpoint the ring has room for every block of the map: a checkpoint never fails for want of it.
+//! 1. Before a checkpoint the map's segments have room for every block of the map: a checkpoint never fails for want of it.
 //! 2. A segment is discarded when a complete checkpoint refers to nothing in it. Until then it is not written.
 //! 3. Of the two segments of packs the one that is not written is empty when a checkpoint is made.
 
@@ -212,12 +212,12 @@ impl Appended {
         }
     }
 
-    /// The next block of the map.
+    /// The next block of the map. The next empty segment need not be the next one of the ring: a mount discards segments that hold nothing,
+    /// and those before them may hold something.
     fn next(&mut self) -> Addr {
-        let Superblock { segment_blocks, map_segments, .. } = self.superblock;
-        if self.cursor.1 == segment_blocks {
-            self.cursor = ((self.cursor.0 + 1) % map_segments, 0);
-            debug_assert!(!self.used[self.cursor.0 as usize], "the ring has room (invariant 1)");
+        if self.cursor.1 == self.superblock.segment_blocks {
+            let empty = self.oldest().find(|at| !self.used[*at as usize]);
+            self.cursor = (empty.expect("the map has room (invariant 1)"), 0);
         }
         self.used[self.cursor.0 as usize] = true;
         let segment = self.superblock.map().start + self.cursor.0;
@@ -374,6 +374,59 @@ mod tests {
         };
         let sit = vec![SitEntry::default(); map.superblock.geometry().main_segments as usize];
         (Appended::of(&map), checkpoint, sit)
+    }
+
+    /// The map as a mount finds it, which discards segments that hold nothing.
+    fn remounted(area: &Appended) -> Appended {
+        let superblock = area.superblock.clone();
+        let mut map = Map {
+            entries: area.entries.places.clone(),
+            usage: area.usage.places.clone(),
+            cursor: (superblock.map().start + area.cursor.0, area.cursor.1),
+            used: area.used.clone(),
+            pack: area.pack,
+            other_pack: 0,
+            superblock,
+        };
+        let dead = map.dead_segments();
+        map.note_discarded(&dead);
+        Appended::of(&map)
+    }
+
+    /// A segment with a block that never changes stays where segments before and behind it are discarded, and the map goes on behind it.
+    #[test]
+    fn regression_a_mount_leaves_empty_segments_behind_a_used_one() {
+        let (mut area, mut checkpoint, sit) = map();
+        let (mut nat, summary) = (ByNid::default(), Summary::new(false));
+        let (mut random, mut mounts) = (RandomStream::new(7, "entries of nodes"), 0);
+        for round in 0..3_000u32 {
+            for _ in 0..1 + random.below(30) {
+                let nid = Nid(if round == 0 { 580_000 } else { random.below(20_000) as u32 });
+                nat.insert(nid, NatEntry { version: 0, ino: nid, addr: Addr(round + 1) });
+                area.note_node(nid);
+            }
+            let tables = Tables {
+                nat: &nat,
+                sit: &sit,
+                summaries: vec![&summary; 6],
+                nameless: Vec::new(),
+                is_unmount: false,
+                planted: None,
+            };
+            let before = area.used.clone();
+            let (first, open) = (area.superblock.first_block(area.superblock.map().start).0, area.cursor.0);
+            area.store(&tables, &mut checkpoint, &mut |addr, _| {
+                if let Some(at) = addr.0.checked_sub(first) {
+                    let at = at / 512;
+                    assert!(at == open || !before[at as usize], "segment {at} of the map is written again");
+                }
+            });
+            area.turn();
+            if random.below(40) == 0 {
+                (area, mounts) = (remounted(&area), mounts + 1);
+            }
+        }
+        assert!(mounts > 50, "{mounts} mounts");
     }
 
     /// Makes checkpoints at random; returns how many of them refer to a segment that is discarded after them.
