@@ -80,6 +80,10 @@ impl State {
         self.checkpoint = pending.checkpoint;
         self.area.turn();
         self.since.freed.retain(|nid| !pending.freed.contains(nid));
+        // Numbers that were freed can be used again now, the lowest first.
+        if let Some(&lowest) = pending.freed.iter().min() {
+            self.next_nid = self.next_nid.min(lowest);
+        }
         self.is_pending = false;
         self.forget(pending.kept, discarded);
     }

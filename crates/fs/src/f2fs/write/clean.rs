@@ -29,10 +29,10 @@ use super::stop::{Step, Stop};
 use super::{F2fs, Scope, Turns};
 use crate::boxed::Boxed;
 use crate::order::{answers, errno_of};
-use crate::port::{BlockBytes, Share, Ticket, Write, payload_of};
+use crate::port::{BlockBytes, PortError, Share, Ticket, Write, payload_of};
 use crate::vfs::{Errno, Timestamp};
 use flashweir_core::command::Tag;
-use flashweir_core::{Duration, Order, Payload};
+use flashweir_core::{DeviceError, Duration, Order, Payload};
 
 /// Why a section is cleaned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,13 +163,13 @@ impl F2fs {
             let sections = self.state.borrow().sections();
             while self.state.borrow().is_short(freed) && looked_at < sections {
                 let Some(victim) = self.state.borrow().victim(Choice::Greedy) else { break };
-                self.clean(victim, Reason::Foreground).await?;
-                (freed, looked_at) = (freed + 1, looked_at + 1);
-                // A checkpoint may open a section for each log.
-                if self.state.borrow().space.free.sections() < Log::ALL.len() as u32 {
+                if freed > 0 && self.state.borrow().needs_checkpoint_before_cleaning(victim) {
                     self.checkpoint_of(Scope::Metadata).await?;
                     freed = 0;
+                    continue;
                 }
+                self.clean(victim, Reason::Foreground).await?;
+                (freed, looked_at) = (freed + 1, looked_at + 1);
             }
             if freed > 0 {
                 self.checkpoint_of(Scope::Metadata).await?;
@@ -245,6 +245,15 @@ impl F2fs {
                 None => None,
                 Some(ticket) => match ticket.completed().await {
                     Ok(contents) => Some(contents),
+                    // Whoever reads the block hears of it. It stays where it is, and others are cleaned.
+                    Err(PortError::Device(DeviceError::Uncorrectable { .. })) => {
+                        let state = &mut *self.state.borrow_mut();
+                        let places = run.iter().filter_map(|&(addr, _)| state.geometry.place_of(addr));
+                        let sections: Vec<u32> =
+                            places.map(|(segment, _)| state.section_of(segment)).collect();
+                        state.space.unreadable.extend(sections);
+                        continue;
+                    }
                     Err(error) => {
                         result = result.and(Err(errno_of(&error)));
                         continue;
@@ -415,6 +424,19 @@ impl F2fs {
             sleep(times.sleep_without_victim);
             return None;
         };
+        // Without a checkpoint the sections that it empties would stay, until those are used up that a checkpoint needs.
+        let is_short = {
+            let state = self.state.borrow();
+            state.is_short(0) || state.needs_checkpoint_before_cleaning(victim)
+        };
+        if is_short && self.state.borrow().has_emptied() {
+            // Callers that need to know of an error get it as well.
+            let _ = self.checkpoint_of(Scope::Metadata).await;
+            return sleep(next);
+        }
+        if self.state.borrow().needs_checkpoint_before_cleaning(victim) {
+            return sleep(longer);
+        }
         self.is_cleaning.set(true);
         let cleaned = self.clean(victim, Reason::Background).await;
         self.is_cleaning.set(false);

@@ -68,6 +68,9 @@ use crate::port::{Selection, Ticket, Write};
 use crate::vfs::{Errno, SyncKind};
 use flashweir_core::command::Tag;
 
+/// Blocks that have to be free before a directory without blocks gets some.
+const NAME_BLOCKS: u64 = 8;
+
 impl State {
     /// The period of writes that are made now: the number of the last checkpoint without a part in them.
     pub(super) fn period(&self) -> u64 {
@@ -97,6 +100,8 @@ impl State {
         let is_new = since.new.contains(&ino);
         // What recovery rebuilds has to fit beside everything that was deleted meanwhile.
         let room = self.checkpoint.user_blocks.saturating_sub(self.checkpoint.valid_blocks);
+        // Names go into places of deleted ones, which recovery finds taken: each may need a block, and its directory another one.
+        let names = 2 * since.new.len() as u64 + NAME_BLOCKS;
         Ok(self.fastboot
             || self.checkpoint.flags.has(Flags::UNMOUNTED)
             || inode.kind() != Kind::Regular
@@ -106,7 +111,7 @@ impl State {
             || is_new
                 && (since.new.contains(&inode.parent) || since.reshaped.contains(&inode.parent))
                 && !self.plants(PlantedBug::ForgottenDirectory)
-            || since.taken > room
+            || since.taken + names > room
             // Blocks that are not needed any more are free only after a checkpoint.
             || self.is_short(0))
     }
@@ -133,9 +138,9 @@ impl State {
     }
 
     /// Adds the nodes of an inode to the chain. It may be run again after it has stopped. Returns whether they were added, which is
-    /// not done while a checkpoint is being made.
+    /// not done while a checkpoint is being made, nor if the file needs one since it was asked last: its name may have changed meanwhile.
     pub(super) fn link(&mut self, ino: Nid, kind: SyncKind) -> Step<bool> {
-        if self.is_pending {
+        if self.is_pending || self.needs_checkpoint(ino)? {
             return Ok(false);
         }
         let nodes = self.nodes_to_sync(ino, kind);

@@ -265,6 +265,7 @@ impl F2fs {
             return Err(Error::Corrupt(format!("{what}, was synced, and its name is none")));
         }
         let now = Timestamp { seconds: inode.ctime.seconds, nanos: inode.ctime.nanos.min(999_999_999) };
+        let clock = self.state.borrow().space.clock;
         let there = self.step(|state| state.find(dir, &name), &what).await?;
         if there.is_some_and(|(_, entry)| entry.ino != ino) {
             let gone = self.step(|state| state.unlink(dir, &name, now), &what).await?;
@@ -281,7 +282,10 @@ impl F2fs {
             state.insert(dir, room, &Entry::new(&name, ino, Kind::Regular))?;
             state.changed_at(dir, now)
         };
-        self.step(enter, &what).await
+        self.step(enter, &what).await?;
+        // The time of the file is not that of the mount, from which on the volume's clock goes.
+        self.state.borrow_mut().space.clock = clock;
+        Ok(())
     }
 }
 

@@ -124,7 +124,7 @@ impl FreeSegments {
 }
 
 /// Seconds during which the volume was mounted, according to the times that callers give.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     /// Seconds of all earlier mounts.
     before_s: u64,
@@ -179,6 +179,8 @@ pub(super) struct Space {
     /// Sections from which everything was moved since the last checkpoint, and the one that is being cleaned.
     pub(super) cleaned: BTreeSet<u32>,
     pub(super) cleaning: Option<u32>,
+    /// Sections that hold a block which the disk could not read: nothing cleans them until the next mount.
+    pub(super) unreadable: BTreeSet<u32>,
     /// Number of sections that only cleaning and checkpoints may use.
     pub(super) reserved_sections: u32,
     /// Most valid blocks of a section that is worth cleaning when room is needed now.
@@ -242,6 +244,7 @@ impl Space {
             answered: 0,
             cleaned: BTreeSet::new(),
             cleaning: None,
+            unreadable: BTreeSet::new(),
             reserved_sections: checkpoint.reserved_segments / per_section,
             // The average number of valid blocks of a section when users have filled the volume.
             valid_max: (user * blocks / unreserved) as u32,

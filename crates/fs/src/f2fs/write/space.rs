@@ -327,6 +327,21 @@ impl State {
         Log::ALL[3..].iter().any(|&log| node_rest > room(log)) || entry_rest > room(Log::HotData)
     }
 
+    /// Whether a checkpoint has to come before a section is cleaned: its valid blocks, and the nodes that name them and
+    /// would then be dirty, might not leave it the sections that it needs; it may open one for each log.
+    pub(super) fn needs_checkpoint_before_cleaning(&self, section: u32) -> bool {
+        let (nodes, entries) = self.unwritten();
+        let needed = (nodes + entries + 2 * self.valid_in(section)).div_ceil(self.section_blocks());
+        self.space.free.sections() < Log::ALL.len() as u32 + needed
+    }
+
+    /// Number of valid blocks of a section.
+    pub(super) fn valid_in(&self, section: u32) -> u32 {
+        let per_section = self.geometry.segments_per_section;
+        let segments = (section * per_section) as usize..((section + 1) * per_section) as usize;
+        self.sit[segments].iter().map(|entry| u32::from(entry.valid)).sum()
+    }
+
     /// Whether a checkpoint alone would free segments.
     pub(super) fn has_emptied(&self) -> bool {
         match self.geometry.is_appended() {
@@ -389,9 +404,10 @@ impl State {
         let candidates = (0..self.sections()).filter_map(|section| {
             let range = section * per_section..(section + 1) * per_section;
             let entries = &self.sit[range.start as usize..range.end as usize];
-            let valid: u32 = entries.iter().map(|entry| u32::from(entry.valid)).sum();
-            let is_used =
-                self.space.cleaned.contains(&section) || range.clone().any(|at| self.is_open(SegNo(at)));
+            let valid = self.valid_in(section);
+            let is_used = self.space.cleaned.contains(&section)
+                || self.space.unreadable.contains(&section)
+                || range.clone().any(|at| self.is_open(SegNo(at)));
             if valid == 0 || valid >= blocks || is_used {
                 return None;
             }

@@ -526,14 +526,20 @@ fn the_clock_counts_the_time_of_all_mounts() {
     assert!(!clock.is_idle(at(1_019), Duration::from_secs(5)), "a change counts from the latest time");
 }
 
-/// Numbers of nodes that were freed come first.
+/// Numbers of nodes that were freed come first, after the checkpoint from which on they can be used again. Until then nobody looks at them:
+/// each new file once looked at all numbers above the lowest one.
 #[test]
 fn the_lowest_number_that_was_freed_is_used_again() {
     let fs = mounted(64, 1);
-    let mut state = fs.state.borrow_mut();
-    let nids: Vec<Nid> = (0..4).map(|_| state.new_inode(0o100_644).unwrap()).collect();
-    for nid in [nids[2], nids[1], nids[3]] {
-        state.free_node(nid, nid).unwrap();
-    }
-    assert_eq!(state.next_nid, nids[1]);
+    let nids: Vec<Nid> = {
+        let mut state = fs.state.borrow_mut();
+        let nids: Vec<Nid> = (0..4).map(|_| state.new_inode(0o100_644).unwrap()).collect();
+        for nid in [nids[2], nids[0], nids[1], nids[3]] {
+            state.free_node(nid, nid).unwrap();
+        }
+        assert_eq!(state.next_nid, Nid(nids[3].0 + 1));
+        nids
+    };
+    crate::port::block_on(fs.checkpoint()).unwrap();
+    assert_eq!(fs.state.borrow().next_nid, nids[0]);
 }

@@ -209,7 +209,6 @@ impl State {
         self.since.freed.insert(nid);
         self.valid_nodes -= 1;
         self.valid_blocks -= 1;
-        self.next_nid = self.next_nid.min(nid);
         self.changed = true;
         Ok(())
     }
