@@ -78,8 +78,8 @@ pub(crate) struct CrashFilesArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
     pub(crate) seed: u64,
     /// Device below the file system: any device that keeps the contract, one whose answers come late, or the simulated one, cut in its
-    /// operations
-    #[arg(long, value_name = "VOLUME", value_parser = ["model", "late", "device"], default_value = "model")]
+    /// operations: by itself, below a block layer, or with an open channel below a host FTL
+    #[arg(long, value_name = "DEVICE", value_parser = On::NAMES, default_value = "model")]
     pub(crate) on: String,
     /// Command for each flush of the host: FLUSH, range flushes, or nothing at all
     #[arg(long, value_name = "MODE", value_parser = ["flush", "rflush", "noflush"], default_value = "rflush")]
@@ -169,20 +169,19 @@ fn config(args: &CrashFilesArgs) -> Outcome<FileCrashConfig> {
     let sequences = Sequences::ALL.iter().find(|(_, name)| *name == args.sequences);
     let (sequences, _) =
         sequences.ok_or_else(|| Failure::Usage(format!("--sequences: {}", args.sequences)))?;
-    let on = On::ALL.iter().find(|(_, name, _)| *name == args.on).map(|(on, ..)| *on);
     let format = Format::named(&args.format);
     let format = format.ok_or_else(|| Failure::Usage(format!("--format: {}", args.format)))?;
     sequences.check(format).map_err(|why| Failure::Usage(format!("--sequences: {why}")))?;
-    if format.appends() && on == Some(On::Late) {
-        let why = "append segments in memory answer at once: expected model or device";
-        return Err(Failure::Usage(format!("--on late with --format {}: {why}", format.name())));
-    }
+    let on = On::named(&args.on).ok_or_else(|| Failure::Usage(format!("--on: {}", args.on)))?;
+    on.check(format).map_err(|why| {
+        Failure::Usage(format!("--on {} with --format {}: {why}", on.name(), format.name()))
+    })?;
     let has_end = *sequences == Sequences::Seq1 || args.count.is_some();
     let effort = Effort::default();
     let states_max = args.states_each.map_or(effort.states_max, |states| states as usize);
     Ok(FileCrashConfig {
         format,
-        on: on.ok_or_else(|| Failure::Usage(format!("--on: {}", args.on)))?,
+        on,
         sequences: *sequences,
         count: args.count,
         states: args.states.or((!has_end).then_some(STATES)),

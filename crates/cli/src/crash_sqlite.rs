@@ -11,9 +11,9 @@ use crate::run::threads;
 use crate::sqlite::{JournalArg, OrderArg, SyncArg};
 use crate::values::whole;
 use clap::Args;
-use flashweir_crash::files::Format;
 use flashweir_crash::files::token::mode_named;
-use flashweir_sqlite::crash::{CrashConfig, CrashReport, MUTANTS, explore};
+use flashweir_crash::files::{Format, On};
+use flashweir_sqlite::crash::{CrashConfig, CrashReport, MUTANTS, ON, explore};
 use flashweir_sqlite::order::{Plan, PlantedBug, Synchronous};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -30,6 +30,7 @@ const HUNT_CASES: u64 = 60;
   weir crash sqlite --journal delete,truncate,persist,wal
   weir crash sqlite --format ext4-dual --order durable,all --journal persist,wal --cuts 10000
   weir crash sqlite --format ext4-sdj --journal batch-atomic
+  weir crash sqlite --format f2fs --on host-ftl --journal wal
   weir crash sqlite --mutants
 
 Each case does some transactions with SQLite itself on a volume that has been in use, on a small device that is cut between and in the \
@@ -40,6 +41,9 @@ pub(crate) struct CrashSqliteArgs {
     /// File system; barriers need f2fs-dual or ext4-dual
     #[arg(long, value_name = "FORMAT", value_parser = Format::NAMES, default_value = "ext4")]
     format: String,
+    /// Disk below it: the simulated device by itself, below a block layer, or with an open channel below a host FTL
+    #[arg(long, value_name = "DEVICE", value_parser = ON, default_value = "device")]
+    on: String,
     /// SQLite's journal_mode; several are explored one after the other
     #[arg(long, value_name = "MODE", value_enum, value_delimiter = ',', default_value = "delete")]
     journal: Vec<JournalArg>,
@@ -139,12 +143,14 @@ pub(crate) fn command(args: &CrashSqliteArgs, cancel: &AtomicBool) -> Outcome {
 
 fn name_of(config: &CrashConfig) -> String {
     let Plan { journal_mode, synchronous, order, .. } = config.plan;
-    format!("{} {} {} {}", config.format.name(), journal_mode.name(), synchronous.name(), order.name())
+    let (format, on) = (config.format.name(), config.on.name());
+    format!("{format} on {on} {} {} {}", journal_mode.name(), synchronous.name(), order.name())
 }
 
 fn base_config(args: &CrashSqliteArgs, format: Format, plan: Plan) -> Outcome<CrashConfig> {
     Ok(CrashConfig {
         format,
+        on: On::named(&args.on).ok_or_else(|| Failure::Usage(format!("--on: {}", args.on)))?,
         mode: mode_named(&args.flush).map_err(Failure::Usage)?,
         plan,
         count: args.count,
@@ -230,9 +236,10 @@ fn shown(args: &CrashSqliteArgs, all: &[Explored]) -> String {
             let planted = plan.planted.map_or(String::new(), |bug| format!(" --planted {}", bug.name()));
             let _ = writeln!(
                 text,
-                "to see it again: weir crash sqlite --format {} --journal {} --sync {} --order {} --flush {} --transactions {} \
+                "to see it again: weir crash sqlite --format {} --on {} --journal {} --sync {} --order {} --flush {} --transactions {} \
                  --cuts-each {} --count 1 --seed {}{planted}",
                 format.name(),
+                args.on,
                 plan.journal_mode.name(),
                 plan.synchronous.name(),
                 plan.order.name(),

@@ -23,8 +23,9 @@ use flashweir_core::random::{RandomStream, mix};
 use flashweir_core::{
     Agenda, Command, Data, DeviceError, Done, Duration, Instant, Lba, Lpn, Op, Order, Payload,
 };
-use flashweir_device::{Device, Effect as DeviceEffect, Event, Media, Recovery, Torn, UNREADABLE};
+use flashweir_device::{Device, Effect as DeviceEffect, Event, Media, Recovery, Torn};
 use flashweir_host::{Effect, HostFtl, HostFtlConfig, Input, PlantedHostBug};
+use flashweir_sim::host_ftl::peek_above;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
@@ -316,15 +317,7 @@ impl Pair {
 
     /// What each unit reads as.
     fn contents(&self) -> Vec<Content> {
-        let unit = |unit| match self.ftl.find(Lpn(unit)) {
-            None => Content::ZERO,
-            Some(Ok(payload)) => Content::from(&payload),
-            Some(Err(ppa)) => self
-                .device
-                .media()
-                .payload(self.device.geometry().open_unit(ppa))
-                .map_or(Content(UNREADABLE), |payload| Content::from(&payload)),
-        };
+        let unit = |unit| Content::from(&peek_above(&self.ftl, &self.device, Lpn(unit)));
         (0..self.ftl.layout().user_units).map(unit).collect()
     }
 }

@@ -7,8 +7,9 @@
 //!
 //! Deliberately absent: the FTL itself (`flashweir-host`).
 
+use flashweir_core::{Lpn, Payload};
 use flashweir_device::config::{DeviceConfig, FirmwareKind, OpenVersion, PointerMove};
-use flashweir_device::{Device, DeviceMetrics, Geometry};
+use flashweir_device::{Device, DeviceMetrics, Geometry, UNREADABLE};
 use flashweir_host::{Dispatch, HostConfig, HostFtl, HostFtlConfig, HostFtlMetrics, Layout};
 
 /// A device, and the host FTL above it if it has an open channel.
@@ -115,6 +116,18 @@ pub fn capacity_lbas(device: &DeviceConfig, host_ftl: Option<&HostFtlConfig>) ->
         || Geometry::new(device).capacity_lbas(),
         |layout| layout.user_units * layout.unit_sectors,
     ))
+}
+
+/// The content that a read through this host FTL, which has recovered, would return now. For checks: it takes no virtual time.
+pub fn peek_above(ftl: &HostFtl, device: &Device, lpn: Lpn) -> Payload {
+    match ftl.find(lpn) {
+        None => Payload::Zero,
+        Some(Ok(payload)) => payload,
+        Some(Err(ppa)) => {
+            let content = device.media().payload(device.geometry().open_unit(ppa));
+            content.unwrap_or(Payload::Tag(UNREADABLE))
+        }
+    }
 }
 
 /// Counters of a device as they are for those above the host FTL: what it was asked to write, and what it writes besides.

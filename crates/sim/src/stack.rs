@@ -11,7 +11,7 @@
 //! later requests to a port are refused.
 
 use crate::engine::{self, Engine, Host, Nothing, Tear, layers_of};
-use crate::host_ftl::Disk;
+use crate::host_ftl::{Disk, peek_above};
 use crate::measure::{Distribution, LatencyRecorder};
 use flashweir_core::command::{APPEND_NAMESPACE, Contents, RangeFlush, SegmentId, SharePair};
 use flashweir_core::units::LBA_BYTES;
@@ -486,10 +486,9 @@ impl Stack {
         Self::with_contents(disk, mode, block_layer)
     }
 
-    /// Makes a stack whose media can be compared ([`flashweir_device::Media::digest`]), which costs a pass over every
-    /// byte.
-    pub fn with_digest(device: Device, mode: FlushMode) -> Self {
-        Self::with_contents(device.into(), mode, None)
+    /// Makes the same with media that can be compared ([`flashweir_device::Media::digest`]), which costs a pass over every byte.
+    pub fn with_digest(disk: Disk, mode: FlushMode, block_layer: Option<HostConfig>) -> Self {
+        Self::with_contents(disk, mode, block_layer)
     }
 
     fn on(device: Device, mode: FlushMode, host: Option<HostConfig>) -> Self {
@@ -547,6 +546,21 @@ impl Stack {
     /// Passes the device to `look`.
     pub fn with_device<T>(&self, look: impl FnOnce(&Device) -> T) -> T {
         self.port().with_device(look)
+    }
+
+    /// Passes the content that each of the first `units` units reads as now to `look`, zeros where nothing was written. For checks: it takes
+    /// no virtual time.
+    pub fn peek(&self, units: u64, mut look: impl FnMut(Lpn, &Payload)) {
+        let shared = self.shared.borrow();
+        let engine = shared.engine.as_ref().expect("the power is on");
+        let (device, host_ftl) = (engine.device(), engine.host_ftl());
+        for lpn in (0..units).map(Lpn) {
+            let content = match host_ftl {
+                Some(ftl) => peek_above(ftl, device, lpn),
+                None => device.peek(lpn).unwrap_or_default(),
+            };
+            look(lpn, &content);
+        }
     }
 
     /// Returns the time before which the power may fail now: that of the next turn.

@@ -22,11 +22,11 @@ use crate::workload::{
 };
 use flashweir_core::Duration;
 use flashweir_core::random::{RandomStream, mix};
-use flashweir_crash::files::Format;
-use flashweir_crash::files::cuts::{Cuts, awake, image_of, medium};
+use flashweir_crash::files::below;
+use flashweir_crash::files::cuts::{Cuts, image_of};
 use flashweir_crash::files::setup::Setup;
 use flashweir_crash::files::volume::{Base, mount};
-use flashweir_device::Device;
+use flashweir_crash::files::{Format, On};
 use flashweir_fs::ext4::Journaling;
 use flashweir_fs::vfs::Creds;
 use flashweir_sim::stack::{FlushMode, Stack};
@@ -47,11 +47,16 @@ const EXERCISE_EVERY: u64 = 4;
 /// Transactions that it then does.
 const EXERCISE: u64 = 4;
 
+/// Names of the disks on which cases run: those that are simulated.
+pub const ON: [&str; 3] = ["device", "layer", "host-ftl"];
+
 /// Configuration of an exploration.
 #[derive(Clone, Debug)]
 pub struct CrashConfig {
     /// The file system. Barriers need one with order in the place of waiting.
     pub format: Format,
+    /// The disk below it; the model devices do not work here.
+    pub on: On,
     /// Treatment of flushes by the host.
     pub mode: FlushMode,
     /// How SQLite keeps its promises, and perhaps a bug.
@@ -75,6 +80,11 @@ pub struct CrashConfig {
 impl CrashConfig {
     /// Whether the file system can do what the plan wants of it. Errors: why not.
     pub fn check(&self) -> Result<(), String> {
+        if !ON.contains(&self.on.name()) {
+            return Err(format!("on {}: expected {}", self.on.name(), ON.join(", ")));
+        }
+        let refused = |why| format!("on {} with format {}: {why}", self.on.name(), self.format.name());
+        self.on.check(self.format).map_err(refused)?;
         let Format { journaling, shares, .. } = self.format;
         let has_sets = shares || self.format.is_ext4() && journaling == Journaling::Journal;
         let checked = self.plan.check(self.format.is_dual(), has_sets);
@@ -163,6 +173,7 @@ pub struct CrashReport {
 #[derive(Clone, Debug)]
 struct Case {
     base: Arc<Base>,
+    on: On,
     mode: FlushMode,
     plan: Plan,
     options: WorkloadOptions,
@@ -284,7 +295,15 @@ impl Case {
             checkpoint_pages: one_of(&[10, 25, 1_000]),
             compute: Duration::ZERO,
         };
-        Self { base, mode: config.mode, plan: config.plan, options, seed, states_max: config.states_each }
+        Self {
+            base,
+            on: config.on,
+            mode: config.mode,
+            plan: config.plan,
+            options,
+            seed,
+            states_max: config.states_each,
+        }
     }
 
     fn explore(&self) -> (Counts, Option<Violation>) {
@@ -308,13 +327,14 @@ impl Case {
         for (turns, media) in cuts.into_media(end) {
             let wrong = |what| (Some(turns.start), what);
             counts.made += 1;
-            let device = caught(|| Ok(awake(&self.base, None, media))).map_err(wrong)?;
-            let image = image_of(&self.base, &device);
+            let woken = caught(|| Ok(below::wake(&self.base, self.on, self.mode, None, media)));
+            let stack = woken.map_err(wrong)?;
+            let image = image_of(&self.base, &stack);
             let there = match seen.get(&image) {
                 Some(there) => *there,
                 None => {
                     let is_used = mix(image).is_multiple_of(EXERCISE_EVERY);
-                    let (found, there) = caught(|| self.open(device, &states, is_used)).map_err(wrong)?;
+                    let (found, there) = caught(|| self.open(stack, &states, is_used)).map_err(wrong)?;
                     counts.opened += 1;
                     counts.exercised += u64::from(is_used);
                     counts.recovered += u64::from(found.is_recovered);
@@ -344,8 +364,7 @@ impl Case {
 
     /// Does the transactions. Gives what happened when, the cuts, and the last turn.
     fn drive(&self) -> Result<(History, Cuts, u32), String> {
-        let device = awake(&self.base, None, medium(&self.base));
-        let mut stack = Stack::with_digest(device, self.mode);
+        let mut stack = below::begin(&self.base, self.on, self.mode, None);
         let (port, handle, setup) = (Rc::new(stack.port()), stack.handle(), self.setup());
         let host = HostOptions { plan: self.plan, seed: self.seed, epoch_seconds: 0 };
         let (plan, options, seed) = (self.plan, self.options, self.seed);
@@ -387,15 +406,14 @@ impl Case {
         Ok((history.take(), cuts, turn.get()))
     }
 
-    /// Mounts the volume of a device, has SQLite check the database, and perhaps use it. Returns its contents, and the number of
+    /// Mounts the volume of a disk, has SQLite check the database, and perhaps use it. Returns its contents, and the number of
     /// transactions after which the database was in that state.
     fn open(
         &self,
-        device: Device,
+        mut stack: Stack,
         states: &BTreeMap<Rows, u64>,
         is_used: bool,
     ) -> Result<(Found, u64), String> {
-        let mut stack = Stack::new(device, self.mode);
         let (port, handle, setup) = (Rc::new(stack.port()), stack.handle(), self.setup());
         let plan = Plan { planted: None, ..self.plan };
         let host = HostOptions { plan, seed: self.seed ^ 1 << 32, epoch_seconds: 0 };

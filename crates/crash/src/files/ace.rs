@@ -533,10 +533,18 @@ pub fn tasks(seed: u64) -> Ops {
             let most = *pick(&mut random, &[100, 400, 1_500]);
             ops.push(Op::Pause(10 + random.below(most)));
         }
-        match random.below(10) {
+        match random.below(16) {
             0..=5 => ops.push(Op::Write(file.clone(), at, *pick(&mut random, &[100, 4_096]))),
             6 => ops.push(Op::Creat(other.clone())),
             7 => ops.push(Op::Append(other.clone(), 100)),
+            8 => ops.push(Op::Rename(file.clone(), other.clone())),
+            9 => ops.push(Op::Exchange(file.clone(), other.clone())),
+            // Another file takes the name.
+            10 => ops.extend([Op::Unlink(file.clone()), write(&file, *pick(&mut random, &[0, 100, 4_096]))]),
+            11 => {
+                let moved = [(&other, "A/moved"), (&file, &*other)];
+                ops.extend(moved.map(|(from, to)| Op::Rename(from.clone(), to.into())));
+            }
             _ => (),
         }
         let calls = [Op::Fsync(file.clone()), Op::Fdatasync(file), Op::Fsync(other), Op::Sync];

@@ -259,6 +259,7 @@ pub fn explore(
     progress: impl FnMut(FileCrashProgress) -> bool + Send,
 ) -> Result<FileCrashReport, String> {
     config.sequences.check(config.format)?;
+    config.on.check(config.format)?;
     let kind = if config.sequences == Sequences::Cleaning { FULL } else { 0 };
     let seeds = (0..BASES).map(|base| config.seed.wrapping_mul(BASES).wrapping_add(base) & !FULL | kind);
     let bases = seeds.map(|seed| Base::make(config.format, seed));
@@ -433,7 +434,10 @@ pub fn hunt(
     let mut mutant = FileMutant { bug: bug.name().into(), recovered: 0, sequences: None, killed_by: None };
     let counts = config.count.map_or(HUNT_SEQUENCES.to_vec(), |count| vec![count]);
     // Bugs of the device exist only there.
-    let on = if matches!(bug, Bug::Device(_)) { On::Device } else { config.on };
+    let on = match (bug, config.on) {
+        (Bug::Device(_), On::Model | On::Late) => On::Device,
+        (_, on) => on,
+    };
     let late = match on {
         // Append segments in memory answer at once.
         On::Model if config.format.appends() => On::Device,

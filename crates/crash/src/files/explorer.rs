@@ -152,7 +152,7 @@ pub fn explore(case: &Case<'_>) -> (Counts, Vec<u64>, Option<Found>) {
     match case.on {
         On::Model if case.base.format.appends() => appended::explore(case),
         On::Model | On::Late => explore_model(case),
-        On::Device => whole::explore(case),
+        On::Device | On::Layer | On::HostFtl => whole::explore(case),
     }
 }
 
@@ -270,7 +270,7 @@ pub fn replay(
     image: u64,
     nested: Option<(u32, u64)>,
 ) -> Result<Option<Fault>, String> {
-    if case.on == On::Device {
+    if case.on.is_simulated() {
         return whole::replay(case, cut, image, nested);
     }
     if case.base.format.appends() {

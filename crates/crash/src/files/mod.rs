@@ -15,6 +15,7 @@
 pub mod ace;
 pub(crate) mod allowed;
 pub(crate) mod appended;
+pub mod below;
 pub mod bug;
 pub mod campaign;
 pub mod case;

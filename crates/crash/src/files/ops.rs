@@ -220,6 +220,17 @@ impl Op {
         }
     }
 
+    /// The file that it makes durable or orders, and how.
+    fn promised(&self) -> Option<(&str, Promised)> {
+        Some(match self {
+            Self::Fsync(file) => (file, Promised::Durable(SyncKind::All)),
+            Self::Fdatasync(file) => (file, Promised::Durable(SyncKind::Data)),
+            Self::Fbarrier(file) => (file, Promised::Ordered(Barrier::All)),
+            Self::Fdatabarrier(file) => (file, Promised::Ordered(Barrier::Data)),
+            _ => return None,
+        })
+    }
+
     /// Returns what it means for concurrent operations, given the trees before and after it.
     fn reach(&self, before: &Tree, after: &Tree) -> Reach {
         let op = self.plain();
@@ -257,10 +268,8 @@ impl Op {
         };
         match (this.effect, other.effect) {
             (Effect::None, _) | (_, Effect::None) => false,
-            // A promise is about the contents at its beginning; only the target of its path must stay. A sync has no
-            // path.
-            (Effect::Promise | Effect::Data, Effect::Promise) => false,
-            (Effect::Names, Effect::Promise) => meet && other.nodes.is_some(),
+            // A promise is about the contents at its beginning, and its file is open by then.
+            (_, Effect::Promise) => false,
             (_, Effect::Data | Effect::Names) => meet,
         }
     }
@@ -369,6 +378,13 @@ impl fmt::Display for Op {
             | Self::WriteBack => Ok(()),
         }
     }
+}
+
+/// What a call promises about a file.
+#[derive(Clone, Copy)]
+enum Promised {
+    Durable(SyncKind),
+    Ordered(Barrier),
 }
 
 /// Effect of an operation on the meaning of another one.
@@ -693,14 +709,20 @@ impl<F: Fs> Runner<F> {
         Ok(nodes)
     }
 
-    /// Lets another task execute operation `number`; `ended` is called with its result.
+    /// Lets another task execute operation `number`; `ended` is called with its result. What makes a file durable has opened it when this
+    /// returns, so that its names may change from then on.
     pub async fn begin(&mut self, number: usize, op: Op, ended: impl FnOnce(Made) + 'static) {
         let (process, aside) = (self.process.clone(), Rc::clone(&self.aside));
         aside.set(aside.get() + 1);
+        let opened = match op.promised() {
+            Some((file, _)) => Some(process.open(format!("/{file}"), OpenFlags::READ, 0).await),
+            None => None,
+        };
         self.handle.spawn(async move {
-            let made = match op {
-                Op::Sync => process.vfs().sync_all().await.map(|()| None),
-                op => on_paths(&process, number, &op).await,
+            let made = match (&op, opened) {
+                (Op::Sync, _) => process.vfs().sync_all().await.map(|()| None),
+                (op, Some(opened)) => keep(opened, op).await.map(|()| None),
+                (op, None) => on_paths(&process, number, op).await,
             };
             ended(made);
             aside.set(aside.get() - 1);
@@ -825,25 +847,22 @@ async fn on_paths<F: Fs>(process: &Process<F>, number: usize, op: &Op) -> Made {
             let owner = Some(*owner as u32);
             process.chown(path(file), owner, owner, Follow::Yes).await?;
         }
-        Op::Fsync(file) => sync(process, &path(file), SyncKind::All).await?,
-        Op::Fdatasync(file) => sync(process, &path(file), SyncKind::Data).await?,
-        Op::Fbarrier(file) => order(process, &path(file), Barrier::All).await?,
-        Op::Fdatabarrier(file) => order(process, &path(file), Barrier::Data).await?,
+        Op::Fsync(file) | Op::Fdatasync(file) | Op::Fbarrier(file) | Op::Fdatabarrier(file) => {
+            keep(process.open(path(file), OpenFlags::READ, 0).await, op).await?;
+        }
         _ => unreachable!("{op} is not about paths alone"),
     }
     Ok(None)
 }
 
-async fn sync<F: Fs>(process: &Process<F>, path: &str, kind: SyncKind) -> Result<(), Errno> {
-    let open = process.open(path, OpenFlags::READ, 0).await?;
-    let done = open.sync(kind).await;
-    open.close().await?;
-    done
-}
-
-async fn order<F: Fs>(process: &Process<F>, path: &str, kind: Barrier) -> Result<(), Errno> {
-    let open = process.open(path, OpenFlags::READ, 0).await?;
-    let done = open.barrier(kind).await;
+/// Executes an operation that makes a file durable, or keeps its order, on that file.
+async fn keep<F: Fs>(opened: Result<File<F>, Errno>, op: &Op) -> Result<(), Errno> {
+    let open = opened?;
+    let done = match op.promised() {
+        Some((_, Promised::Durable(kind))) => open.sync(kind).await,
+        Some((_, Promised::Ordered(kind))) => open.barrier(kind).await,
+        None => Ok(()),
+    };
     open.close().await?;
     done
 }

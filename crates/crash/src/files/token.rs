@@ -107,6 +107,7 @@ impl FromStr for Token {
             let known: Vec<String> = kinds.map(|(name, ..)| name).collect();
             return Err(format!("`{kind}` is nothing that is tested: expected one of {}", known.join(", ")));
         };
+        on.check(format).map_err(|why| format!("`{kind}`: {why}"))?;
         let (mode, base) = (mode_named(next()?)?, next()?);
         let (base, full) = base.strip_prefix("full-").map_or((base, 0), |seed| (seed, FULL));
         let base = number::<u64>(base, "the seed of a base")? | full;

@@ -8,6 +8,7 @@
 //!
 //! Invariant: a base is a function of its seed.
 
+use super::below::BaseMedia;
 use super::format::Format;
 use super::mounting::{self, Did};
 use super::ops::{Op, Ops, Pairs, Runner};
@@ -18,7 +19,6 @@ use flashweir_contract::{Contents, DeviceKind};
 use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;
 use flashweir_core::{Executor, Instant, Lpn, RandomStream};
-use flashweir_device::Media;
 use flashweir_fs::memfs::{MemFs, MemFsConfig};
 use flashweir_fs::port::{BlockPort, Segments};
 use flashweir_fs::vfs::{CacheConfig, Creds, Errno, Follow, MountOptions, SetTime, Vfs};
@@ -28,7 +28,7 @@ use flashweir_sim::stack::FlushMode;
 use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// Contents that every case begins with. The files are durable; only few generated operations name them.
 const PREPARED: &str = "mkdir:A,mkdir:B,mkdir:A/D,write:A/old:0+9000,write:B/old:0+4096,setxattr:A/old:kept:40,\
@@ -279,8 +279,8 @@ pub struct Base {
     pub pages: u64,
     /// Files that fill it.
     pub filled: Filled,
-    /// The volume on the simulated device, made when it is first needed.
-    pub(super) medium: OnceLock<Media>,
+    /// The volume on simulated devices.
+    pub(super) media: BaseMedia,
 }
 
 impl Base {
@@ -345,7 +345,7 @@ impl Base {
             numbers,
             pages,
             filled,
-            medium: OnceLock::new(),
+            media: BaseMedia::default(),
         })
     }
 

@@ -1,5 +1,5 @@
 //! A case on the whole stack: a file system on Flashweir's simulated device, which is cut between and inside its
-//! operations.
+//! operations. There may be a block layer or a host FTL in between ([`below`](super::below)).
 //!
 //! Place in the data flow: [`explore`] executes the sequence in virtual time and checks after each turn of the stack
 //! whether the medium or the operations in progress have changed. There the power fails, with the programs and erases
@@ -12,10 +12,11 @@
 //!
 //! Invariants: the result is a function of the case; volumes that read alike are recovered once.
 //!
-//! Deliberately absent: cuts inside the device's recovery, which the laboratory of devices makes.
+//! Deliberately absent: cuts inside the recoveries of the device and of a host FTL, which their laboratories make.
 
+use super::below::{self, situation_salt};
 use super::case::{Case, Counts, Effort, Fault, Found, Outside, caught, idempotent};
-use super::cuts::{Cuts, Situation, awake, image_of, medium};
+use super::cuts::{Cuts, Situation, image_of};
 use super::history::History;
 use super::mounting::Did;
 use super::sequence::Noted;
@@ -25,10 +26,10 @@ use super::volume::{Disk, check, exercise, recover};
 use flashweir_contract::Contents;
 use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;
-use flashweir_core::{Lpn, Payload, RandomStream};
-use flashweir_device::{Device, Media};
+use flashweir_core::{Payload, RandomStream};
+use flashweir_device::Media;
 use flashweir_fs::port::BlockPort;
-use flashweir_sim::stack::{FlushMode, Stack};
+use flashweir_sim::stack::Stack;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -37,12 +38,7 @@ use std::rc::Rc;
 /// Maximum number of turns of one sequence; some tens of thousands are usual.
 const TURNS_MAX: u32 = 20_000_000;
 
-/// Returns the device that wakes up with a medium.
-fn wake(case: &Case<'_>, media: Media) -> Result<Device, Fault> {
-    caught(|| Ok(awake(case.base, case.planted, media)))
-}
-
-/// The device, its tasks, and the turn at which the power is to fail.
+/// A stack, its tasks, and the turn at which the power is to fail.
 struct Powered {
     stack: Stack,
     turns: u32,
@@ -50,8 +46,10 @@ struct Powered {
 }
 
 impl Powered {
-    fn new(device: Device, mode: FlushMode) -> Self {
-        Self { stack: Stack::new(device, mode), turns: 0, stop: None }
+    /// Returns the stack that wakes up with a medium.
+    fn wake(case: &Case<'_>, media: Media) -> Result<Self, Fault> {
+        let wake = || Ok(below::wake(case.base, case.on, case.mode, case.planted, media));
+        Ok(Self { stack: caught(wake)?, turns: 0, stop: None })
     }
 }
 
@@ -71,9 +69,14 @@ impl Disk for Powered {
     }
 }
 
-fn contents_of(device: &Device) -> Contents {
-    let units = (0..BLOCKS).map(|unit| (Lpn(unit), device.peek(Lpn(unit)).unwrap_or_default()));
-    units.filter(|(_, payload)| *payload != Payload::Zero).collect()
+fn contents_of(stack: &Stack) -> Contents {
+    let mut contents = Contents::default();
+    stack.peek(BLOCKS, |lpn, payload| {
+        if *payload != Payload::Zero {
+            contents.insert(lpn, payload.clone());
+        }
+    });
+    contents
 }
 
 /// Returns the position of a cut after `turns` turns.
@@ -86,10 +89,9 @@ fn position(turns: u32) -> u64 {
 /// turn.
 fn drive(case: &Case<'_>, mut look: impl FnMut(u32, &Stack, bool)) -> Result<(History, Did, u32), Fault> {
     let differs = |what: &str| Fault::Differs(what.into());
-    let device = wake(case, medium(case.base))?;
     caught(|| {
+        let mut stack = below::begin(case.base, case.on, case.mode, case.planted);
         let noted = Noted::begin(case)?;
-        let mut stack = Stack::with_digest(device, case.mode);
         let turns = Rc::new(Cell::new(0));
         let now = Rc::clone(&turns);
         let stamp = move || position(now.get()).saturating_sub(1);
@@ -163,8 +165,8 @@ impl Explorer<'_> {
     fn recover(&mut self, turn: u32, media: Media) -> Result<u64, Found> {
         let (case, effort) = (self.case, self.case.effort);
         let found = |image, fault| Found { fault, cut: Some(turn), image, nested: None };
-        let device = wake(case, media.clone()).map_err(|fault| found(0, fault))?;
-        let image = image_of(case.base, &device);
+        let mut disk = Powered::wake(case, media.clone()).map_err(|fault| found(0, fault))?;
+        let image = image_of(case.base, &disk.stack);
         if self.trees.contains_key(&image) {
             return Ok(image);
         }
@@ -173,19 +175,19 @@ impl Explorer<'_> {
         self.counts.recovered += 1;
         self.images.push(image);
         if is_due(effort.check_every, 1) {
-            let mut disk = Powered::new(device.clone(), case.mode);
+            let mut disk = Powered::wake(case, media.clone()).map_err(found)?;
             caught(|| check(&mut disk, case.base.format).map_err(Fault::Damage)).map_err(found)?;
         }
-        let before = contents_of(&device);
-        let mut disk = Powered::new(device, case.mode);
-        let tree = caught(|| recover(&mut disk, case.setup()).map_err(Fault::Damage)).map_err(found)?;
         let Outside { checker, recoverer } = case.outside.unwrap_or_default();
+        let recoverer = recoverer.filter(|(every, _)| is_due(*every, 5));
+        let recoverer = recoverer.map(|(_, replay)| (replay, contents_of(&disk.stack)));
+        let tree = caught(|| recover(&mut disk, case.setup()).map_err(Fault::Damage)).map_err(found)?;
         let outside = |said: Result<bool, String>| said.map_err(|what| found(Fault::Outside(what)));
         if let Some((_, check)) = checker.filter(|(every, _)| is_due(*every, 4)) {
-            outside(check(&disk.stack.with_device(contents_of), BLOCKS).map(|()| true))?;
+            outside(check(&contents_of(&disk.stack), BLOCKS).map(|()| true))?;
             self.counts.outside += 1;
         }
-        if let Some((_, replay)) = recoverer.filter(|(every, _)| is_due(*every, 5)) {
+        if let Some((replay, before)) = recoverer {
             self.counts.replayed += u64::from(outside(replay(&before, BLOCKS, &tree))?);
         }
         if is_due(effort.nested_every, 2) {
@@ -195,13 +197,13 @@ impl Explorer<'_> {
                 let mut variants = interrupted(case, media.clone(), image, cut).map_err(found)?;
                 let torn = random.below(variants.len() as u64) as usize;
                 let nested = |again, fault| Found { nested: Some((cut, again)), ..found(fault) };
-                let device = wake(case, variants.swap_remove(torn)).map_err(|fault| nested(0, fault))?;
-                let again = image_of(case.base, &device);
+                let mut woken =
+                    Powered::wake(case, variants.swap_remove(torn)).map_err(|fault| nested(0, fault))?;
+                let again = image_of(case.base, &woken.stack);
                 self.counts.recovered += 1;
                 self.counts.nested += 1;
                 self.images.push(again);
-                idempotent(&mut Powered::new(device, case.mode), &tree, case.setup())
-                    .map_err(|fault| nested(again, fault))?;
+                idempotent(&mut woken, &tree, case.setup()).map_err(|fault| nested(again, fault))?;
             }
         }
         if is_due(effort.exercise_every, 3) {
@@ -216,7 +218,7 @@ impl Explorer<'_> {
 
 /// Returns the media that a cut after `cut` turns of a recovery may leave.
 fn interrupted(case: &Case<'_>, media: Media, image: u64, cut: u32) -> Result<Vec<Media>, Fault> {
-    let mut disk = Powered { stop: Some(cut), ..Powered::new(wake(case, media)?, case.mode) };
+    let mut disk = Powered { stop: Some(cut), ..Powered::wake(case, media)? };
     // The recovery ends, or is cut off.
     let _ = caught(|| recover(&mut disk, case.setup()).map_err(Fault::Damage));
     let now = disk.stack.cut_instant();
@@ -226,12 +228,12 @@ fn interrupted(case: &Case<'_>, media: Media, image: u64, cut: u32) -> Result<Ve
     }))
 }
 
-/// Returns the medium, among those that a cut may have left, that reads as `image`.
-fn with_image(case: &Case<'_>, media: Vec<Media>, image: u64) -> Result<Option<(Media, Device)>, Fault> {
+/// Returns the medium, among those that a cut may have left, that reads as `image`, and the stack on it.
+fn with_image(case: &Case<'_>, media: Vec<Media>, image: u64) -> Result<Option<(Media, Powered)>, Fault> {
     for media in media {
-        let device = wake(case, media.clone())?;
-        if image_of(case.base, &device) == image {
-            return Ok(Some((media, device)));
+        let disk = Powered::wake(case, media.clone())?;
+        if image_of(case.base, &disk.stack) == image {
+            return Ok(Some((media, disk)));
         }
     }
     Ok(None)
@@ -249,7 +251,7 @@ pub fn replay(
         if cut == Some(turn) {
             let now = stack.cut_instant();
             media = stack.with_device(|device| {
-                let situation = Situation::new(device, now, device.media().digest());
+                let situation = Situation::new(device, now, situation_salt(device));
                 situation.torn().iter().map(|torn| situation.media(device, torn)).collect()
             });
         }
@@ -272,18 +274,18 @@ fn replay_on(
     image: u64,
     nested: Option<(u32, u64)>,
 ) -> Result<Result<Option<Fault>, String>, Fault> {
-    let Some((media, device)) = with_image(case, media, image)? else {
+    let Some((media, mut disk)) = with_image(case, media, image)? else {
         return Ok(Err(format!("no state after c{cut} has the hash {image:016x}")));
     };
-    caught(|| check(&mut Powered::new(device.clone(), case.mode), case.base.format).map_err(Fault::Damage))?;
-    let mut disk = Powered::new(device, case.mode);
+    let mut checked = Powered::wake(case, media.clone())?;
+    caught(|| check(&mut checked, case.base.format).map_err(Fault::Damage))?;
     let tree = caught(|| recover(&mut disk, case.setup()).map_err(Fault::Damage))?;
     history.judge(position(cut), &tree).map_err(Fault::Violation)?;
     if let Some((cut, again)) = nested {
-        let Some((_, device)) = with_image(case, interrupted(case, media, image, cut)?, again)? else {
+        let Some((_, mut woken)) = with_image(case, interrupted(case, media, image, cut)?, again)? else {
             return Ok(Err(format!("no state of the recovery has the hash {again:016x}")));
         };
-        idempotent(&mut Powered::new(device, case.mode), &tree, case.setup())?;
+        idempotent(&mut woken, &tree, case.setup())?;
         return Ok(Ok(None));
     }
     caught(|| exercise(&mut disk, case.base.pages, case.setup()).map_err(Fault::Damage))?;

@@ -497,6 +497,23 @@ fn regression_an_fdatasync_waits_for_pages_that_a_sync_takes_meanwhile() {
 
 /// Found by `weir crash files --sequences sets`: an fsync that waited for a checkpoint went by a later one, which was made for another
 /// file and does not flush what is written in place.
+/// An fsync that needed no checkpoint when it began may need one when its data are durable: its file has another name by then, or none. Of
+/// an old file whose name it had got recovery would have left nothing; a file that was deleted would have taken its name from a synced one.
+#[test]
+fn regression_a_name_changes_while_an_fsync_makes_data_durable() {
+    for format in [Format::F2FS, Format::F2FS_DUAL] {
+        let base = Base::make(format, 1).unwrap();
+        for pause in [40, 300] {
+            let begin = format!("write:A/new:0+40000,fsync:A/new&,pause:{pause}");
+            for end in ["rename:A/old:A/moved,rename:A/new:A/old", "exchange:A/new:A/old"] {
+                finds_nothing_after(&base, &format!("{begin},{end},wait"), 10);
+            }
+            let again = "unlink:A/new,write:A/new:0+100,fsync:A/new,wait";
+            finds_nothing_after(&base, &format!("{begin},{again}"), 10);
+        }
+    }
+}
+
 #[test]
 fn regression_a_checkpoint_for_others_leaves_what_is_written_in_place() {
     let words = "write:A/foo:0+8292,write:A/bar:0+8292,atomic:A/foo,write:B/bar:0+9000,fsync:B/bar,\

@@ -1,6 +1,6 @@
 //! What SQLite promises survives power cuts, and bugs in the mapping of its syncs are found.
 
-use flashweir_crash::files::Format;
+use flashweir_crash::files::{Format, On};
 use flashweir_sim::stack::FlushMode;
 use flashweir_sqlite::crash::{CrashConfig, CrashReport, MUTANTS, explore};
 use flashweir_sqlite::order::{JournalMode, OrderMode, Plan, Synchronous};
@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 fn config(format: Format, plan: Plan) -> CrashConfig {
     CrashConfig {
         format,
+        on: On::Device,
         mode: FlushMode::RangeFlush,
         plan,
         count: Some(2),
