@@ -291,7 +291,8 @@ fn on_volume(args: &ServeArgs, name: Option<&str>, directory: &Path) -> Outcome<
         ));
     }
     let name = name.map_or_else(|| volume.config().name.clone(), str::to_owned);
-    let mut disk = Disk::on_volume(&name, volume, device);
+    let disk = Disk::on_volume(&name, volume, device);
+    let mut disk = disk.map_err(|error| crate::volume::failure(&error))?;
     if let Some(ftl) = disk.host_ftl().filter(|_| !args.quiet) {
         say(format!(
             "{shown}: its host FTL recovered in {:.3} ms of virtual time: {} reads, {} units found; the map takes {}",

@@ -12,7 +12,7 @@ use crate::nbd::{Command, Errno, Extent, Request, Token};
 use crate::recording::{Header, Recorder};
 use crate::stats::{Kind, Stats};
 use crate::versions::Versions;
-use crate::volume::Volume;
+use crate::volume::{Volume, VolumeError};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Data, DeviceError, Done, Duration, Instant, Lba, Lpn, Op, Payload};
 use flashweir_device::config::Metadata;
@@ -159,11 +159,15 @@ impl Disk {
     }
 
     /// A disk called `name` on the device of an open volume.
-    pub fn on_volume(name: &str, volume: Volume, device: Device) -> Self {
+    ///
+    /// # Errors
+    /// The host FTL's recovery could not read everything.
+    pub fn on_volume(name: &str, volume: Volume, device: Device) -> Result<Self, VolumeError> {
         let below = Below::recover(device, volume.host_ftl());
         let mut disk = Self::above(name, below, volume.options());
+        volume.check_recovery()?;
         disk.volume = Some(volume);
-        disk
+        Ok(disk)
     }
 
     /// Keeps every version that a cut could legally bring back, for cuts that draw one. Costs a look-up for each
@@ -509,6 +513,9 @@ impl Disk {
         }
         let (live, report) = live.cut(at, self.options, tear);
         self.live = Some(live);
+        if let Some(volume) = &self.volume {
+            volume.check_recovery().map_err(|error| DiskError::Volume(error.to_string()))?;
+        }
         self.cuts += 1;
         self.bring_back(tear);
         self.finished.clear();

@@ -11,7 +11,7 @@
 
 use super::ftl::{Cx, PageFtl};
 use super::job::{Job, Op as NandOp};
-use super::map_cache::{MapCache, MapWrite};
+use super::map_cache::{MapCache, MapWrite, Stay};
 use super::work::Due;
 use crate::flash::{Class, Media, OpKind, Purpose, UnitImage};
 use crate::geometry::{Geometry, PageAddr};
@@ -62,27 +62,33 @@ impl PageFtl {
 
     pub(super) fn map_read_done(&mut self, cx: &mut Cx, op: &NandOp, page: u32) {
         self.map_cache().area.end_read(op.at.block);
-        if cx.flash.media.tracks_contents() && cx.planted.is_none() {
-            self.check_map_page(cx, op.at, page);
-        }
+        let is_whole =
+            !cx.flash.media.tracks_contents() || cx.planted.is_some() || self.check_map_page(cx, op.at, page);
         self.loaded(page);
+        if !is_whole {
+            // A recovery would miss the page, so it is written again when it leaves.
+            let cache = self.map_cache();
+            let first = Lpn(cache.units_of(page).start);
+            cache.note_change(first);
+        }
         self.collect_map(cx);
     }
 
-    /// Checks a page that was read against the array of all words: entries that did not change since must be the same.
-    fn check_map_page(&self, cx: &mut Cx, at: PageAddr, page: u32) {
+    /// Checks a page that was read against the array of all words: entries that did not change since must be the same. Returns false if the
+    /// store has lost the page; the map in memory is still right.
+    fn check_map_page(&self, cx: &mut Cx, at: PageAddr, page: u32) -> bool {
         let Some(image) = map_page_at(&cx.flash.media, &cx.geometry, at) else {
-            // The store lost the page. The map in memory is still right, but a recovery would miss the page.
             cx.metrics.uncorrectable_reads += 1;
-            return;
+            return false;
         };
-        let Some(cache) = &self.map_cache else { return };
+        let Some(cache) = &self.map_cache else { return true };
         assert_eq!(image.page, page, "the directory names the page");
         let changed: BTreeSet<Lpn> = cache.changed(page).collect();
         for (unit, entry) in cache.units_of(page).zip(image.entries) {
             let is_same = changed.contains(&Lpn(unit)) || entry == self.entry(cx, Lpn(unit));
             assert!(is_same, "translation page {page} has an old place of unit {unit}");
         }
+        true
     }
 
     /// Writes a page that changed, so that its place in the cache becomes free.
@@ -251,11 +257,19 @@ impl PageFtl {
             && let Some(page) = cache.area.owner(op.at)
         {
             let ppa = cx.geometry.ppa(op.at, 0);
-            let image = match cx.flash.media.payload(ppa) {
+            let mut image = match cx.flash.media.payload(ppa) {
                 Some(Payload::Bytes(bytes)) => Some(bytes),
                 _ => None,
             };
-            let number = cache.page(page).number;
+            let mut number = cache.page(page).number;
+            let is_lost = image.is_none() && cx.flash.media.tracks_contents();
+            if is_lost && cache.stay(page) != Stay::Leaving {
+                // The store lost the page, and the map in memory is still right.
+                cache.number += 1;
+                number = cache.number;
+                image = self.map_cache.as_ref().and_then(|cache| self.map_image(cx, cache, page, number));
+            }
+            let cache = self.map_cache();
             let write = cache.writes.insert(MapWrite { page, number, image, source: Some(ppa) });
             let at = cache.area.take_page_for_copy().expect("GC has a block in reserve");
             cache.area.collection.as_mut().expect("a victim is read").moves += 1;

@@ -759,10 +759,15 @@ impl World {
                     None => Err("the device does not answer".into()),
                 }
             }
-            None => Ok(()),
+            None => match &self.power {
+                // An image stays as it was at the beginning, rather than to become what no mount accepts.
+                Power::Lost(why) => Err(why.clone()),
+                _ => Ok(()),
+            },
         };
         let held = self.held.take().expect("it is not the end yet");
-        let kept = match held.close(stack, self.config.mount.read_only) {
+        let is_lost = matches!(self.power, Power::Lost(_));
+        let kept = match held.close(stack, self.config.mount.read_only || is_lost) {
             Ok(()) => Ok(()),
             Err(Unkept { why, image: None }) => Err(why),
             Err(Unkept { why, image: Some(image) }) => {

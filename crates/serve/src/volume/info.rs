@@ -210,15 +210,15 @@ fn try_recovery(
     (disk, damage.iter().map(problem_of).collect())
 }
 
-fn problem_of((at, unit, reason): &(PageAddr, u32, String)) -> Problem {
+pub(super) fn problem_of((at, unit, reason): &(PageAddr, u32, String)) -> Problem {
     let place = format!("{}, unit {unit}", page_name(*at));
     Problem { file: Part::Data.name(), place, what: reason.clone() }
 }
 
-/// Pages of the device's own metadata that could not be read. Recovery would take them for interrupted ones.
+/// Pages of the device's own metadata, translation pages included, that could not be read. Recovery would take them for interrupted ones.
 pub(super) fn damage_in_metadata(store: &FileStore, geometry: &Geometry) -> Vec<Problem> {
-    let meta: BTreeSet<usize> =
-        (0..2).flat_map(|region| geometry.meta_blocks(region)).map(|block| block.index()).collect();
+    let logs = (0..2).flat_map(|region| geometry.meta_blocks(region));
+    let meta: BTreeSet<usize> = logs.chain(geometry.map_area()).map(|block| block.index()).collect();
     let in_meta = |damage: &&(PageAddr, u32, String)| meta.contains(&damage.0.block.index());
     store.damage().iter().filter(in_meta).map(problem_of).collect()
 }

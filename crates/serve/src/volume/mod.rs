@@ -182,6 +182,20 @@ impl Volume {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Checks that the recovery which has ended could read what it needs. Otherwise it would have taken damaged pages for interrupted ones,
+    /// and brought older contents back.
+    ///
+    /// # Errors
+    /// Pages of the device's metadata are damaged, or pages that its host FTL read.
+    pub(crate) fn check_recovery(&self) -> Result<(), VolumeError> {
+        let store = self.lock();
+        let problems = match self.host_ftl() {
+            Some(_) => store.damage().iter().map(info::problem_of).collect(),
+            None => info::damage_in_metadata(&store, &Geometry::new(&self.opened.config)),
+        };
+        self.opened.refuse(problems)
+    }
+
     /// Brings the device back on what a power cut of it left ([`Device::cut`]). The device before the cut must not be
     /// used after it.
     pub fn recover(&self, media: Media) -> (Device, RecoveryReport) {

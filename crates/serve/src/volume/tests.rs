@@ -335,6 +335,8 @@ fn a_flipped_bit_is_an_error_or_changes_nothing() {
         ("tiny-d2", true),
         ("tiny-d1-partial", false),
         ("tiny-d0", true),
+        ("tiny-dftl", true),
+        ("tiny-dftl-d2", false),
     ] {
         let place = Place::new();
         let (original, copy) = (place.join("v"), place.join("w"));

@@ -40,7 +40,7 @@ enum End {
 
 fn serve(directory: &Path) -> Running {
     let (volume, device, _) = Volume::open(directory, &mut |_| {}).unwrap();
-    let disk = Disk::on_volume("disk", volume, device);
+    let disk = Disk::on_volume("disk", volume, device).unwrap();
     assert!(disk.host_ftl().unwrap().is_ready(), "it recovers before a client comes");
     Running::serve(&Setup { speed: Speed::Max, ..Setup::default() }, vec![disk])
 }
