@@ -44,6 +44,7 @@ pub(crate) struct LockTimes {
 
 #[derive(Clone, Debug)]
 struct Burst<T> {
+    is_interrupt: bool,
     steps: Vec<Step>,
     next: usize,
     then: T,
@@ -133,11 +134,14 @@ impl<T> Smp<T> {
         &self.locks[lock.0].times
     }
 
-    /// Gives a burst to a CPU. An interrupt runs before everything that waits there.
+    /// Gives a burst to a CPU. An interrupt runs before everything that waits there but earlier interrupts.
     pub(crate) fn begin(&mut self, now: Instant, cpu: usize, is_interrupt: bool, steps: Vec<Step>, then: T) {
-        let burst = Burst { steps, next: 0, then };
+        let burst = Burst { is_interrupt, steps, next: 0, then };
         match &mut self.cpus[cpu] {
-            Cpu { running: Some(_), waiting, .. } if is_interrupt => waiting.push_front(burst),
+            Cpu { running: Some(_), waiting, .. } if is_interrupt => {
+                let earlier = waiting.iter().take_while(|burst| burst.is_interrupt).count();
+                waiting.insert(earlier, burst);
+            }
             Cpu { running: Some(_), waiting, .. } => waiting.push_back(burst),
             idle => {
                 (idle.running, idle.since) = (Some(burst), now);
@@ -222,6 +226,17 @@ mod tests {
     use flashweir_core::random::RandomStream;
 
     const NS: fn(u64) -> Duration = Duration::from_nanos;
+
+    /// Answers that come while a CPU is busy are heard in their order, before what waits.
+    #[test]
+    fn interrupts_run_in_their_order() {
+        let mut smp = Smp::new(1, 0, LockCosts { alone: NS(0), hand_over: NS(0) });
+        for (is_interrupt, name) in [(false, "runs"), (false, "waits"), (true, "first"), (true, "second")] {
+            smp.begin(Instant::ZERO, 0, is_interrupt, vec![Step::Work(NS(10))], name);
+        }
+        smp.advance(Instant::ZERO + NS(100));
+        assert_eq!(smp.take_ended(), ["runs", "first", "second", "waits"]);
+    }
 
     /// CPUs that each repeat a burst; returns the bursts that have ended within a span, and the state after it.
     fn repeat(cpus: usize, work: u64, held: u64, costs: LockCosts, span: u64) -> (u64, Smp<usize>) {

@@ -280,6 +280,14 @@ impl HostFtl {
             }
             has_news = true;
             for then in ended {
+                let asks = match &then {
+                    Then::Submit { command, .. } => Some(command.id.0),
+                    Then::Retry { token, .. } => Some(*token),
+                    _ => None,
+                };
+                if let (Some(token), Some(threads)) = (asks, &mut self.threads) {
+                    threads.submitted(self.now, token);
+                }
                 match then {
                     Then::Submit { command, submitter } => self.submit(command, submitter, effects),
                     Then::Retry { token, ring } => self.try_again(token, ring, effects),

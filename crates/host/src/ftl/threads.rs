@@ -43,6 +43,8 @@ struct Origin {
     cpu: usize,
     is_write: bool,
     units: u64,
+    /// End of the last burst in which its thread asked for it.
+    awake: Option<Instant>,
 }
 
 /// The threads.
@@ -126,9 +128,10 @@ impl Threads {
         }
     }
 
-    fn on_pool(&self, steps: &mut Vec<Step>) {
-        // One half of the cost is taking, the other returning.
-        let work = self.costs.pool / 2;
+    /// A descriptor or buffer is taken, which is one half of the pool's cost, or returned, which is the other one.
+    fn on_pool(&self, steps: &mut Vec<Step>, is_taken: bool) {
+        let half = self.costs.pool / 2;
+        let work = if is_taken { self.costs.pool - half } else { half };
         match self.pool {
             Shared::Apart => steps.push(Step::Work(work)),
             Shared::Lock => hold(steps, self.pool_lock(), work),
@@ -162,14 +165,21 @@ impl Threads {
         match &command.op {
             Op::Read { .. } => {
                 self.look_up(&mut steps, units);
-                self.on_pool(&mut steps);
+                self.on_pool(&mut steps, true);
             }
             Op::Write { .. } | Op::WriteZeroes { .. } => self.on_ring(&mut steps, ring, units),
             Op::Trim { .. } => self.on_map(&mut steps, units),
             _ => (0..self.rings).for_each(|ring| hold(&mut steps, self.sync(ring), self.costs.line)),
         }
-        self.origins.insert(command.id.0, Origin { cpu, is_write, units });
+        self.origins.insert(command.id.0, Origin { cpu, is_write, units, awake: None });
         self.smp.begin(now, cpu, false, steps, Then::Submit { command, submitter });
+    }
+
+    /// The burst in which a request was submitted, or tried again, ends now.
+    pub(super) fn submitted(&mut self, now: Instant, token: u64) {
+        if let Some(origin) = self.origins.get_mut(&token) {
+            origin.awake = Some(now);
+        }
     }
 
     /// A request found no room: its thread yields and tries again.
@@ -189,7 +199,8 @@ impl Threads {
         result: Result<Done, DeviceError>,
         from_rings: u64,
     ) {
-        let Origin { cpu, is_write, units } = self.origins.remove(&token).expect("each request begins once");
+        let origin = self.origins.remove(&token).expect("each request begins once");
+        let Origin { cpu, is_write, units, awake } = origin;
         let mut steps = Vec::new();
         if is_write {
             steps.push(Step::Work(self.costs.copy * units));
@@ -197,7 +208,8 @@ impl Threads {
         } else if from_rings > 0 {
             hold(&mut steps, Self::producers(cpu % self.rings), self.costs.copy * from_rings);
         }
-        if self.smp.is_idle(cpu) {
+        // A thread that is answered at once has not gone to sleep.
+        if self.smp.is_idle(cpu) && awake != Some(now) {
             steps.push(Step::Work(self.costs.wake));
         }
         self.smp.begin(now, cpu, false, steps, Then::Complete { token, result });
@@ -218,7 +230,7 @@ impl Threads {
         }
         let cpu = self.writer_cpu(ring);
         let mut steps = Vec::new();
-        self.on_pool(&mut steps);
+        self.on_pool(&mut steps, true);
         // The lines of positions and line, and for each entry the one that its submitter has filled.
         steps.push(Step::Work(self.costs.line * (2 + units)));
         self.smp.begin(now, cpu, false, steps, Then::Send { ring, die, id });
@@ -244,7 +256,7 @@ impl Threads {
     /// An answer from below comes as an interrupt.
     pub(super) fn hear(&mut self, now: Instant, id: u64, task: Task, result: Result<Done, DeviceError>) {
         let mut steps = Vec::new();
-        self.on_pool(&mut steps);
+        self.on_pool(&mut steps, false);
         let cpu = match &task {
             Task::Read { token, .. } => self.origins[token].cpu,
             Task::Program { ring, entries, .. } => {
@@ -288,7 +300,7 @@ impl Threads {
         };
         let (rings, map) = (self.rings, 2 * self.rings);
         (metrics.ring_spin_ns, metrics.ring_held_ns, metrics.ring_locks, metrics.ring_locks_contended) =
-            sum(0..rings);
+            sum(0..2 * rings);
         (metrics.map_spin_ns, metrics.map_held_ns, ..) = sum(map..map + 1);
         (metrics.pool_spin_ns, metrics.pool_held_ns, ..) = sum(map + 1..map + 2);
     }
