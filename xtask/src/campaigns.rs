@@ -13,7 +13,7 @@ pub(crate) const CRASH_STATES_EACH: u32 = 1_000;
 pub(crate) const CRASH_DRAWN: u32 = 200;
 
 /// Campaigns of power cuts of file systems.
-pub(crate) const FILE_CUTS: [&str; 31] = [
+pub(crate) const FILE_CUTS: [&str; 33] = [
     "--sequences seq-1 --states-each 5",
     "--format ext4 --sequences seq-1 --states-each 6",
     "--format ext4-journal --sequences seq-1 --states-each 6",
@@ -42,18 +42,22 @@ pub(crate) const FILE_CUTS: [&str; 31] = [
     "--format ext4-sdj-dual --sequences random --count 6 --states-each 40 --on device",
     "--format f2fs-ssc --sequences cleaning --count 3 --states-each 10 --on late",
     "--format f2fs-ssc-dual --sequences cleaning --count 3 --states-each 10",
+    "--format ext4-dual --sequences random --count 6 --states-each 40 --on layer",
+    "--format f2fs --sequences random --count 6 --states-each 40 --on host-ftl",
     "--format alfs --sequences seq-1 --states-each 4",
     "--format alfs --sequences random --count 40 --states-each 60",
     "--format alfs --sequences random --count 8 --states-each 40 --on device",
 ];
 
 /// Campaigns of power cuts below SQLite: its journal modes with waiting, with order where durability is kept, and with order alone.
-pub(crate) const SQLITE_CUTS: [&str; 5] = [
+pub(crate) const SQLITE_CUTS: [&str; 7] = [
     "--cuts 100 --format ext4 --order none --journal delete,truncate,persist,wal",
     "--cuts 100 --format ext4-dual --order durable,all --journal delete,persist,wal",
     "--cuts 100 --format f2fs-dual --order durable,all --journal delete,wal",
     "--cuts 100 --format ext4-sdj --order none --journal batch-atomic",
     "--cuts 100 --format f2fs-ssc --order none --journal batch-atomic",
+    "--cuts 100 --format ext4-dual --on layer --order durable --journal delete,wal",
+    "--cuts 100 --format f2fs --on host-ftl --order none --journal delete,wal",
 ];
 
 /// CI's power cuts of devices, after shorter ones. A violation is not minimised.

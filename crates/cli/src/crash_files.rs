@@ -42,6 +42,7 @@ const HUNT_STATES_EACH: usize = 40;
   weir crash files --sequences seq-2 --states 100000   drawn ones of two operations
   weir crash files --sequences random --count 500      longer ones
   weir crash files --on device --sequences random --count 100   on the simulated device, cut in its operations
+  weir crash files --on host-ftl --sequences random --count 100   the same with an open channel, below a host FTL
   weir crash files --flush noflush                     what happens if nothing is ever flushed: must fail
   weir crash files --format ext4                       the same on ext4
   weir crash files --sequences reuse --on late --count 200   blocks change owners, requests are under way
@@ -53,8 +54,8 @@ const HUNT_STATES_EACH: usize = 40;
 Each sequence runs on a small volume that has been in use. The power is cut at every write and flush; every state \
 that the contract of the device allows there (all of them while few blocks are undecided, then a choice) is recovered by a \
 mount, checked, read, and compared with what fsync, fdatasync, sync and rename promise: docs/file-crash.md. A violation is \
-minimised, and ends the command with exit code 1. On the simulated device (--on device) the power is cut between and in the \
-operations of its flash, and the device recovers first.")]
+minimised, and ends the command with exit code 1. On a simulated device (--on device, layer or host-ftl) the power is cut between and in \
+the operations of its flash, and the device recovers first.")]
 pub(crate) struct CrashFilesArgs {
     /// File system; ext4 has its data ordered, ext4-journal in its journal; f2fs-dual and ext4-dual are for disks with barriers, ext4-soj
     /// and ext4-sdj (ordered and journalled data), and f2fs-ssc, for disks with SHARE
@@ -298,10 +299,10 @@ fn shown(report: &FileCrashReport) -> String {
         row("blocks moved by SHARE during sequences", totals.shared_blocks);
     }
     let mut text = format!(
-        "{} of {} on the {}, flushes as {}, seed {}: {}{all} sequences, violations: {}\n\n{}",
+        "{} of {} on {}, flushes as {}, seed {}: {}{all} sequences, violations: {}\n\n{}",
         report.sequences,
         report.format.name(),
-        report.on.name(),
+        report.on.described(),
         report.mode,
         report.seed,
         thousands(totals.cases),

@@ -109,7 +109,7 @@ pub(crate) const LAYERS: [Layer; 11] = [
             tests("flashweir-sim", "it", "raw_on_layer"),
             tests("flashweir-sim", "it", GOLDEN),
         ],
-        cuts: Vec::new,
+        cuts: || file_cuts_on("layer"),
     },
     Layer {
         name: "page-cache",
@@ -297,7 +297,7 @@ pub(crate) const LAYERS: [Layer; 11] = [
             tests("flashweir-crash", "it", "commands::"),
             tests("flashweir-sim", "it", "host_ftl"),
         ],
-        cuts: campaigns::host_ftl_cuts,
+        cuts: || [campaigns::host_ftl_cuts(), file_cuts_on("host-ftl")].concat(),
     },
 ];
 
@@ -316,6 +316,12 @@ impl Layer {
     pub(crate) fn suites_named(&self, part: &str) -> Vec<Suite> {
         self.suites().into_iter().filter(|suite| suite.name().contains(part)).collect()
     }
+}
+
+/// CI's power cuts of all file systems on this disk.
+fn file_cuts_on(disk: &str) -> Vec<String> {
+    let on = format!("--on {disk} ");
+    file_cuts("").into_iter().filter(|what| format!("{what} ").contains(&on)).collect()
 }
 
 /// CI's power cuts of file systems whose format begins with `format`: those of each pair, then the campaigns. A violation is not

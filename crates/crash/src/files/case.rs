@@ -88,6 +88,17 @@ impl On {
         Self::ALL.iter().find(|(known, ..)| *known == self).map_or("", |(_, name, _)| name)
     }
 
+    /// Returns it as the end of "a file system on …".
+    pub fn described(self) -> &'static str {
+        match self {
+            Self::Model => "the model device",
+            Self::Late => "the late model device",
+            Self::Device => "the simulated device",
+            Self::Layer => "a simulated device below a block layer",
+            Self::HostFtl => "a simulated device below a host FTL",
+        }
+    }
+
     pub(super) fn suffix(self) -> &'static str {
         Self::ALL.iter().find(|(known, ..)| *known == self).map_or("", |(.., suffix)| suffix)
     }

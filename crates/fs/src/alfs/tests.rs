@@ -3,11 +3,13 @@
 use super::{AlfsOptions, Options, check, mkfs, mount};
 use crate::f2fs::F2fs;
 use crate::f2fs::write::{Flushing, PlantedBug};
-use crate::port::{BLOCK_BYTES, BlockPort, Segments, block_on};
+use crate::port::{BLOCK_BYTES, Block, BlockPort, PortError, Request, Segments, Ticket, block_on};
 use crate::vfs::{DirtyPage, Errno, Fs, Kind, NewAcls, NewNode, SyncKind, Timestamp, WriteCause};
 use flashweir_core::command::SegmentId;
-use flashweir_core::{Payload, RandomStream};
+use flashweir_core::{Address, DeviceError, Lba, Payload, RandomStream};
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::rc::Rc;
 
 const PAGE: u64 = BLOCK_BYTES as u64;
@@ -278,4 +280,108 @@ fn a_roll_forward_does_not_take_a_stale_generation() {
         }
         full_before = full();
     }
+}
+
+/// Makes files of so many blocks until the volume is full.
+fn fill(user: &mut User, round: u64, pages: u64) {
+    for file in 0u64.. {
+        let name = format!("{round}-{file}");
+        if let Err(errno) = user.write(name.as_bytes(), 0, pages) {
+            assert_eq!(errno, Errno::ENOSPC, "round {round}, file {file}");
+            user.files.remove(name.as_bytes());
+            return;
+        }
+    }
+}
+
+/// Removes one file in `every`, and syncs.
+fn thin_out(user: &mut User, round: u64, every: u64, random: &mut RandomStream) {
+    let names: Vec<Vec<u8>> = user.files.keys().cloned().collect();
+    for name in names.into_iter().filter(|_| random.below(every) == 0) {
+        user.unlink(&name).unwrap_or_else(|errno| panic!("round {round}: {errno:?} for a removal"));
+    }
+    user.sync().unwrap_or_else(|errno| panic!("round {round}: {errno:?} for a sync"));
+}
+
+fn small_files() -> AlfsOptions {
+    AlfsOptions { inline_data: false, background: None, ..AlfsOptions::default() }
+}
+
+/// Cleaning dirties an inode for each file that it moves. On a full volume of files of one block their nodes once took the segments that the
+/// checkpoint needed, and from then on nothing could be written, not even a removal.
+#[test]
+fn regression_a_full_volume_of_small_files_can_be_emptied() {
+    for (every, pages, seed) in [(8, 1, 3), (4, 2, 6)] {
+        let disk = Rc::new(Segments::in_memory(64, 512));
+        block_on(mkfs(&*disk, &Options::new(disk.capacity_blocks()))).unwrap();
+        let fs = User::open(&disk, small_files()).unwrap();
+        let mut user = User { fs, files: BTreeMap::new(), version: 0 };
+        let mut random = RandomStream::new(seed, "a volume of small files");
+        for round in 0..7 {
+            fill(&mut user, round, pages);
+            thin_out(&mut user, round, every, &mut random);
+        }
+    }
+}
+
+/// A disk that cannot read some blocks any more, until they are discarded.
+#[derive(Debug)]
+struct Worn {
+    disk: Rc<Segments>,
+    /// The first block of data that was written.
+    data: Cell<Option<Block>>,
+    lost: RefCell<Range<u64>>,
+}
+
+impl BlockPort for Worn {
+    fn capacity_blocks(&self) -> u64 {
+        self.disk.capacity_blocks()
+    }
+
+    fn segment_blocks(&self) -> u32 {
+        self.disk.segment_blocks()
+    }
+
+    fn submit(&self, request: Request) -> Ticket {
+        let mut lost = self.lost.borrow_mut();
+        match &request {
+            Request::Write(write) if matches!(write.payloads[0], Payload::Tag(_)) => {
+                self.data.set(self.data.get().or(Some(write.block)));
+                self.disk.submit(request)
+            }
+            Request::Discard { block, .. } if lost.contains(&block.0) => {
+                *lost = 0..0;
+                self.disk.submit(request)
+            }
+            Request::Read { block, count }
+                if block.0 < lost.end && lost.start < block.0 + u64::from(*count) =>
+            {
+                let at = Address::Lba(Lba(block.0 * 8));
+                Ticket::done(Err(PortError::Device(DeviceError::Uncorrectable { at })))
+            }
+            _ => self.disk.submit(request),
+        }
+    }
+}
+
+/// Once every second request for room got the error of a block that it had nothing to do with.
+#[test]
+fn regression_cleaning_leaves_what_it_cannot_read() {
+    let disk = Rc::new(Segments::in_memory(64, 512));
+    block_on(mkfs(&*disk, &Options::new(disk.capacity_blocks()))).unwrap();
+    let worn = Rc::new(Worn { disk, data: Cell::default(), lost: RefCell::new(0..0) });
+    let fs = block_on(mount(Rc::clone(&worn) as Rc<dyn BlockPort>, small_files())).unwrap();
+    let mut user = User { fs, files: BTreeMap::new(), version: 0 };
+    let mut random = RandomStream::new(1, "a worn volume");
+    fill(&mut user, 0, 8);
+    thin_out(&mut user, 0, 3, &mut random);
+    let cleaned = user.fs.metrics().cleaned_foreground;
+    let segment = worn.data.get().unwrap().0 / 512;
+    *worn.lost.borrow_mut() = segment * 512..(segment + 1) * 512;
+    for round in 1..4 {
+        fill(&mut user, round, 8);
+        thin_out(&mut user, round, 3, &mut random);
+    }
+    assert!(user.fs.metrics().cleaned_foreground > cleaned + 8, "segments were cleaned");
+    assert!(user.fs.unreadable_sections() > 0, "cleaning met some of them");
 }

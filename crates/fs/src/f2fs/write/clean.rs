@@ -29,10 +29,10 @@ use super::stop::{Step, Stop};
 use super::{F2fs, Scope, Turns};
 use crate::boxed::Boxed;
 use crate::order::{answers, errno_of};
-use crate::port::{BlockBytes, PortError, Share, Ticket, Write, payload_of};
+use crate::port::{BlockBytes, Share, Ticket, Write, payload_of};
 use crate::vfs::{Errno, Timestamp};
 use flashweir_core::command::Tag;
-use flashweir_core::{DeviceError, Duration, Order, Payload};
+use flashweir_core::{Duration, Order, Payload};
 
 /// Why a section is cleaned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,7 +193,14 @@ impl F2fs {
             Reason::Foreground => state.metrics.cleaned_foreground += 1,
             Reason::Background => state.metrics.cleaned_background += 1,
         }
-        result
+        match result {
+            // The disk could not read a block, of which whoever needs it hears. The section stays, and others are cleaned.
+            Err(Errno::EIO) if !self.failed.get() => {
+                state.space.unreadable.insert(section);
+                Ok(())
+            }
+            result => result,
+        }
     }
 
     async fn empty_section(&self, section: u32) -> std::result::Result<(), Errno> {
@@ -245,15 +252,6 @@ impl F2fs {
                 None => None,
                 Some(ticket) => match ticket.completed().await {
                     Ok(contents) => Some(contents),
-                    // Whoever reads the block hears of it. It stays where it is, and others are cleaned.
-                    Err(PortError::Device(DeviceError::Uncorrectable { .. })) => {
-                        let state = &mut *self.state.borrow_mut();
-                        let places = run.iter().filter_map(|&(addr, _)| state.geometry.place_of(addr));
-                        let sections: Vec<u32> =
-                            places.map(|(segment, _)| state.section_of(segment)).collect();
-                        state.space.unreadable.extend(sections);
-                        continue;
-                    }
                     Err(error) => {
                         result = result.and(Err(errno_of(&error)));
                         continue;
@@ -360,6 +358,12 @@ impl F2fs {
             self.state.borrow_mut().metrics.written_blocks += write.payloads.len() as u64;
             moved.tickets.push(self.submit_data(write, Order::Within));
         }
+    }
+
+    /// Number of sections that are not cleaned because the disk could not read a block of them.
+    #[cfg(test)]
+    pub(crate) fn unreadable_sections(&self) -> usize {
+        self.state.borrow().space.unreadable.len()
     }
 
     /// Does one turn of background cleaning if it is time for one, and makes a checkpoint if something changed and none was made
