@@ -6,7 +6,7 @@
 //! Invariant: a disk is a function of its base and of [`On`].
 
 use super::bug::Bug;
-use super::case::On;
+use super::on::On;
 use super::setup::{BLOCKS, SEGMENT_BLOCKS};
 use super::volume::Base;
 use flashweir_contract::DeviceKind;
@@ -23,7 +23,7 @@ use flashweir_host::{
 };
 use flashweir_sim::host_ftl::{Disk, capacity_lbas};
 use flashweir_sim::stack::{FlushMode, Stack};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// Returns the device of a base without anything above it: small, and full. For odd seeds it is the emulator of the RFLUSH paper, whose buffer
 /// holds a whole sequence and whose pages hold one unit, so that no other data are written beside the requested ones.
@@ -187,10 +187,6 @@ fn options(planted: Option<Bug>) -> DeviceOptions {
     DeviceOptions { seed: 1, track_contents: true, planted: Bug::in_device(planted) }
 }
 
-/// The media of a base on simulated devices, each made when it is first needed.
-#[derive(Clone, Debug, Default)]
-pub(super) struct BaseMedia([OnceLock<Media>; On::ALL.len()]);
-
 /// Returns the medium of a base on a device that has been overwritten completely more than once.
 fn medium(base: &Base, on: On) -> Media {
     let made = || match on {
@@ -198,7 +194,7 @@ fn medium(base: &Base, on: On) -> Media {
         _ if base.format.appends() => written(base, Below::of(base, on), true),
         _ => aged(base, Below::of(base, on).device),
     };
-    base.media.0[on as usize].get_or_init(made).clone()
+    base.media.of(on).get_or_init(made).clone()
 }
 
 /// The medium of a device with pages.

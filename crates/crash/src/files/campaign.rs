@@ -5,9 +5,10 @@
 
 use super::ace;
 use super::bug::Bug;
-use super::case::{Case, Counts, Effort, Fault, Found, On, Outside};
+use super::case::{Case, Counts, Effort, Fault, Found, Outside};
 use super::explorer;
 use super::format::Format;
+use super::on::On;
 use super::ops::Ops;
 use super::setup::FULL;
 use super::token::{Token, mode_name};

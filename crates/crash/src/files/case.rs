@@ -3,9 +3,9 @@
 //! Place in the data flow: campaigns and tokens make cases; [`super::explorer`] and [`super::whole`] explore them.
 
 use super::bug::Bug;
-use super::format::Format;
 use super::history::Violation;
 use super::mounting::Did;
+use super::on::On;
 use super::ops::Ops;
 use super::setup::Setup;
 use super::tree::Tree;
@@ -15,94 +15,6 @@ use flashweir_sim::stack::FlushMode;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-/// The device below a file system.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum On {
-    /// Any device that keeps the contract: after a cut, any state that the contract allows.
-    #[default]
-    Model,
-    /// The model device with answers that come late and not in the order of the requests, so that several are in
-    /// flight.
-    Late,
-    /// Flashweir's simulated device, cut between and inside its operations, and brought back by its own recovery.
-    Device,
-    /// The same below a block layer, which merges and sorts requests; it may keep its map in flash, have a capacitor, or blocks that fail.
-    Layer,
-    /// The same with an open channel, below a host FTL.
-    HostFtl,
-}
-
-impl On {
-    /// All devices, with their names and the suffixes of the file system's name in a token.
-    pub const ALL: [(Self, &'static str, &'static str); 5] = [
-        (Self::Model, "model", ""),
-        (Self::Late, "late", "-on-late"),
-        (Self::Device, "device", "-on-device"),
-        (Self::Layer, "layer", "-on-layer"),
-        (Self::HostFtl, "host-ftl", "-on-host-ftl"),
-    ];
-
-    /// Names of the devices.
-    pub const NAMES: [&str; Self::ALL.len()] = {
-        let (mut names, mut at) = ([""; Self::ALL.len()], 0);
-        while at < names.len() {
-            names[at] = Self::ALL[at].1;
-            at += 1;
-        }
-        names
-    };
-
-    /// Whether it is simulated, with the layers above it.
-    pub(super) fn is_simulated(self) -> bool {
-        !matches!(self, Self::Model | Self::Late)
-    }
-
-    /// Whether this file system can be tested on it; otherwise the error says on which devices it can.
-    pub fn check(self, format: Format) -> Result<(), String> {
-        match self {
-            Self::Late if format.appends() => {
-                Err("append segments in memory answer at once: expected model or device".into())
-            }
-            Self::Layer if format.appends() => {
-                Err("a block layer passes no segments: expected model or device".into())
-            }
-            Self::HostFtl if format.appends() => {
-                Err("a host FTL has no segments: expected model or device".into())
-            }
-            Self::HostFtl if format.shares => {
-                Err("a host FTL has no SHARE: expected model, late, device or layer".into())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Returns the device with this name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().find(|(_, known, _)| *known == name).map(|(on, ..)| *on)
-    }
-
-    /// Returns its name.
-    pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(known, ..)| *known == self).map_or("", |(_, name, _)| name)
-    }
-
-    /// Returns it as the end of "a file system on …".
-    pub fn described(self) -> &'static str {
-        match self {
-            Self::Model => "the model device",
-            Self::Late => "the late model device",
-            Self::Device => "the simulated device",
-            Self::Layer => "a simulated device below a block layer",
-            Self::HostFtl => "a simulated device below a host FTL",
-        }
-    }
-
-    pub(super) fn suffix(self) -> &'static str {
-        Self::ALL.iter().find(|(known, ..)| *known == self).map_or("", |(.., suffix)| suffix)
-    }
-}
 
 /// Thoroughness of the exploration of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

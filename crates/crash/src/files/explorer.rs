@@ -12,9 +12,10 @@
 
 use super::allowed::{States, drawn_state, positions, states_at};
 use super::appended;
-use super::case::{Case, Counts, Effort, Fault, Found, On, Outside, caught, check_and_recover, idempotent};
+use super::case::{Case, Counts, Effort, Fault, Found, Outside, caught, check_and_recover, idempotent};
 use super::history::History;
 use super::mounting::Did;
+use super::on::On;
 use super::ops::Op;
 use super::second::second_life;
 use super::sequence::Noted;

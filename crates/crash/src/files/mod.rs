@@ -24,6 +24,7 @@ pub mod explorer;
 pub mod format;
 pub mod history;
 pub mod mounting;
+pub mod on;
 pub mod ops;
 pub mod oracle;
 mod second;
@@ -41,7 +42,8 @@ pub use campaign::{
     FileCrashConfig, FileCrashProgress, FileCrashReport, FileMutant, FileViolation, Sequences, explore, hunt,
     replay,
 };
-pub use case::{Counts, Effort, Fault, On};
+pub use case::{Counts, Effort, Fault};
 pub use format::Format;
+pub use on::On;
 pub use ops::{Op, Ops};
 pub use token::Token;

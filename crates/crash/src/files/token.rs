@@ -7,8 +7,9 @@
 //! where an event is a turn of the whole stack. The name of a planted bug may follow. Absent parts are left out.
 
 use super::bug::{Bug, bug_named};
-use super::case::{Case, Found, On};
+use super::case::{Case, Found};
 use super::format::Format;
+use super::on::On;
 use super::ops::Ops;
 use super::setup::FULL;
 use super::volume::Base;

@@ -8,9 +8,9 @@
 //!
 //! Invariant: a base is a function of its seed.
 
-use super::below::BaseMedia;
 use super::format::Format;
 use super::mounting::{self, Did};
+use super::on::BaseMedia;
 use super::ops::{Op, Ops, Pairs, Runner};
 use super::segments::{self, Recorder};
 use super::setup::{BLOCKS, FULL, Setup};
