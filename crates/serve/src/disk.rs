@@ -93,12 +93,15 @@ pub enum DiskError {
     Recording(io::Error),
     /// The volume cannot be written; what the host's disk has is recoverable.
     Volume(String),
+    /// The volume is damaged, so that its recovery was not whole.
+    Damaged(String),
 }
 
 impl fmt::Display for DiskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Recording(error) => write!(f, "the recording cannot be written: {error}"),
+            Self::Damaged(error) => error.fmt(f),
             Self::Volume(error) => {
                 write!(f, "{error}; the volume keeps everything that was acknowledged before")
             }
@@ -161,7 +164,7 @@ impl Disk {
     /// A disk called `name` on the device of an open volume.
     ///
     /// # Errors
-    /// The host FTL's recovery could not read everything.
+    /// A recovery, of the device or of its host FTL, could not read everything.
     pub fn on_volume(name: &str, volume: Volume, device: Device) -> Result<Self, VolumeError> {
         let below = Below::recover(device, volume.host_ftl());
         let mut disk = Self::above(name, below, volume.options());
@@ -511,10 +514,13 @@ impl Disk {
         if let Some(recorder) = &mut self.recorder {
             recorder.cut(at, tear, live.trace_hash()).map_err(DiskError::Recording)?;
         }
+        if let Some(volume) = &self.volume {
+            volume.forget_damage();
+        }
         let (live, report) = live.cut(at, self.options, tear);
         self.live = Some(live);
         if let Some(volume) = &self.volume {
-            volume.check_recovery().map_err(|error| DiskError::Volume(error.to_string()))?;
+            volume.check_recovery().map_err(|error| DiskError::Damaged(error.to_string()))?;
         }
         self.cuts += 1;
         self.bring_back(tear);

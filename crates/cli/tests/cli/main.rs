@@ -97,7 +97,7 @@ const FILES: [(&str, &str); 29] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 287] = [
+const BAD: [(&str, &str); 289] = [
     ("threads", "missing: <FILE>"),
     ("threads nosuch.weir", "nosuch.weir: there is no such file; --create SIZE makes one"),
     (
@@ -362,7 +362,7 @@ const BAD: [(&str, &str); 287] = [
     ("crash --replay v0-abc1234:tiny-d1/17/2/all/c1/-/-", "--replay: the line is of model 0 (commit abc1234), and this program has model 1: what happens differs, so replay it with that commit"),
     ("crash --replay nonsense", "--replay: `nonsense`: expected device/seed/boot/ops/cCUT/torn/nested[/bug]"),
     ("crash --mutants --planted early-flush", "--mutants cannot be used with --planted <BUG>"),
-    ("crash files --on disk", "--on cannot be `disk`: expected model, late or device"),
+    ("crash files --on disk", "--on cannot be `disk`: expected model, late, device, layer or host-ftl"),
     ("run good.toml --report none/page.html", "none/page.html cannot be written: there is no directory none"),
     ("run good.toml --report", "--report needs a value"),
     ("run good.toml --set block_layer.scheduler=deadlin", "good.toml: `block_layer.scheduler` in the scenario cannot be \"deadlin\"; did you mean `deadline`? Expected none, deadline or cfq"),
@@ -404,6 +404,8 @@ const BAD: [(&str, &str); 287] = [
     ("files varmail --device sata-mlc --format alfs", "--format alfs needs a device of append segments, and sata-mlc has none: expected --device amf, or --format f2fs or ext4"),
     ("files varmail --device amf --format alfs --commit dual", "--commit dual needs --format f2fs or ext4, and it is alfs"),
     ("crash files --format alfs --on late", "--on late with --format alfs: append segments in memory answer at once: expected model or device"),
+    ("crash files --format f2fs-ssc --on host-ftl", "--on host-ftl with --format f2fs-ssc: a host FTL has no SHARE: expected model, late, device or layer"),
+    ("crash sqlite --format alfs --on layer", "--on layer with format alfs: a block layer passes no segments: expected model or device"),
     ("crash files --format alfs --fsck-every 3", "--fsck-every: no program outside checks alfs: expected --format f2fs or ext4"),
     ("sqlite --device amf --format alfs --order all", "--order all needs --format f2fs or ext4, and it is alfs"),
 ];
@@ -959,7 +961,10 @@ fn sqlite_runs_by_waiting_and_by_order() {
     assert!(good(&place.say(line)).contains("violations"));
     let bug = place.say("crash sqlite --planted no-database-sync --count 4 -q");
     assert_eq!(bug.status.code(), Some(1));
-    assert!(text(&bug.stdout).contains("to see it again: weir crash sqlite --format ext4 --journal delete"));
+    assert!(
+        text(&bug.stdout)
+            .contains("to see it again: weir crash sqlite --format ext4 --on device --journal delete")
+    );
 }
 
 #[test]

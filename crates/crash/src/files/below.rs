@@ -113,7 +113,7 @@ fn below_layer(base: &Base) -> DeviceConfig {
     config
 }
 
-/// Returns the block layer of a base. Only one that keeps order is below a file system that relies on it.
+/// Returns the block layer of a base. Each of them keeps order.
 fn block_layer(base: &Base) -> HostConfig {
     let config = HostConfig { depth: 8, merge_blocks_max: 256, ..HostConfig::default() };
     let (deadline, cfq) =

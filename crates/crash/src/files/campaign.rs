@@ -436,7 +436,7 @@ pub fn hunt(
     let counts = config.count.map_or(HUNT_SEQUENCES.to_vec(), |count| vec![count]);
     // Bugs of the device exist only there.
     let on = match (bug, config.on) {
-        (Bug::Device(_), On::Model | On::Late) => On::Device,
+        (Bug::Device(_), On::Model | On::Late | On::HostFtl) => On::Device,
         (_, on) => on,
     };
     let late = match on {

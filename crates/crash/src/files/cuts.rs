@@ -3,8 +3,8 @@
 //! Place in the data flow: the driver of a [`Stack`] passes it to [`Cuts::look`] after each turn; afterwards [`below`](super::below)
 //! brings the disk back with each chosen medium.
 //!
-//! Invariants: the choice is a function of the run; consecutive turns with the same medium and operations in progress
-//! form one situation.
+//! Invariants: the choice is a function of the run; consecutive turns that leave the same to a power loss
+//! ([`situation_salt`]) form one situation.
 
 use super::below::situation_salt;
 use super::ops::PlaceHash;

@@ -2,7 +2,8 @@
 //!
 //! Place in the data flow: [`super::explorer`] applies it to some of the images that it recovers.
 //!
-//! The reference is the volume itself: what it showed after each operation is what it may show after the cut. Bugs of a recovery that leaves
+//! The reference is the volume itself: what it showed after each operation is what it may show after the cut. Behind the end of a file its last
+//! page may hold what the first life wrote there; if the file grows past it before that page is written, it shows. Bugs of a recovery that leaves
 //! something behind for later are seen here only, such as nodes behind the end of a log that a later log joins.
 
 use super::ace;
@@ -38,7 +39,7 @@ fn drawn(seed: u64) -> Ops {
 /// Executes the operations on what a cut left, and returns what they promised, and where the first one began.
 fn live(port: &mut ModelPort, case: &Case<'_>, ops: &Ops) -> Result<(History, u64), String> {
     let (setup, ops, disk) = (case.setup(), ops.clone(), port.clone());
-    let history = Rc::new(RefCell::new(History::of(case.base.format)));
+    let history = Rc::new(RefCell::new(History { has_leftovers: true, ..History::of(case.base.format) }));
     let noted = Rc::clone(&history);
     let done = port.run(move |port, handle| async move {
         let vfs = mount(port, handle.clone(), setup).await?;

@@ -1,5 +1,5 @@
 //! A case on the whole stack: a file system on Flashweir's simulated device, which is cut between and inside its
-//! operations. There may be a block layer or a host FTL in between ([`below`](super::below)).
+//! operations. There may be a block layer or a host FTL in between ([`below`]).
 //!
 //! Place in the data flow: [`explore`] executes the sequence in virtual time and checks after each turn of the stack
 //! whether the medium or the operations in progress have changed. There the power fails, with the programs and erases

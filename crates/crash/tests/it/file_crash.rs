@@ -495,10 +495,8 @@ fn regression_an_fdatasync_waits_for_pages_that_a_sync_takes_meanwhile() {
     }
 }
 
-/// Found by `weir crash files --sequences sets`: an fsync that waited for a checkpoint went by a later one, which was made for another
-/// file and does not flush what is written in place.
-/// An fsync that needed no checkpoint when it began may need one when its data are durable: its file has another name by then, or none. Of
-/// an old file whose name it had got recovery would have left nothing; a file that was deleted would have taken its name from a synced one.
+/// An fsync that needed no checkpoint when it began may need one when its data are durable, because its file has another name by then, or none.
+/// Recovery deleted the old file whose name it had taken; or it gave a deleted file its name back, which by then belonged to a synced one.
 #[test]
 fn regression_a_name_changes_while_an_fsync_makes_data_durable() {
     for format in [Format::F2FS, Format::F2FS_DUAL] {
@@ -514,6 +512,8 @@ fn regression_a_name_changes_while_an_fsync_makes_data_durable() {
     }
 }
 
+/// Found by `weir crash files --sequences sets`: an fsync that waited for a checkpoint went by a later one, which was made for another
+/// file and does not flush what is written in place.
 #[test]
 fn regression_a_checkpoint_for_others_leaves_what_is_written_in_place() {
     let words = "write:A/foo:0+8292,write:A/bar:0+8292,atomic:A/foo,write:B/bar:0+9000,fsync:B/bar,\

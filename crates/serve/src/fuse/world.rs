@@ -759,14 +759,15 @@ impl World {
                     None => Err("the device does not answer".into()),
                 }
             }
-            None => match &self.power {
-                // An image stays as it was at the beginning, rather than to become what no mount accepts.
-                Power::Lost(why) => Err(why.clone()),
-                _ => Ok(()),
-            },
+            None => Ok(()),
         };
+        // An image stays as it was at the beginning, rather than become something that no mount accepts.
+        let lost = match &self.power {
+            Power::Lost(why) => Some(why.clone()),
+            _ => None,
+        };
+        let (unmounted, is_lost) = (lost.clone().map_or(unmounted, Err), lost.is_some());
         let held = self.held.take().expect("it is not the end yet");
-        let is_lost = matches!(self.power, Power::Lost(_));
         let kept = match held.close(stack, self.config.mount.read_only || is_lost) {
             Ok(()) => Ok(()),
             Err(Unkept { why, image: None }) => Err(why),

@@ -182,6 +182,11 @@ impl Volume {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Forgets damage that was found so far: what the next recovery finds counts.
+    pub(crate) fn forget_damage(&self) {
+        self.lock().forget_damage();
+    }
+
     /// Checks that the recovery which has ended could read what it needs. Otherwise it would have taken damaged pages for interrupted ones,
     /// and brought older contents back.
     ///

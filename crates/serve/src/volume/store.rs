@@ -167,6 +167,11 @@ impl FileStore {
         &self.damage
     }
 
+    /// Forgets them.
+    pub(crate) fn forget_damage(&mut self) {
+        self.damage.clear();
+    }
+
     /// Empties the journal of which nothing counts any more.
     pub(crate) fn drop_old_journal(&mut self) -> io::Result<()> {
         self.host.clear(Part::Journal(self.journal.which ^ 1))

@@ -81,7 +81,7 @@ impl State {
         self.area.turn();
         self.since.freed.retain(|nid| !pending.freed.contains(nid));
         // Numbers that were freed can be used again now, the lowest first.
-        if let Some(&lowest) = pending.freed.iter().min() {
+        if let Some(&lowest) = pending.freed.first() {
             self.next_nid = self.next_nid.min(lowest);
         }
         self.is_pending = false;

@@ -168,8 +168,8 @@ impl F2fs {
                     freed = 0;
                     continue;
                 }
-                self.clean(victim, Reason::Foreground).await?;
-                (freed, looked_at) = (freed + 1, looked_at + 1);
+                let is_empty = self.clean(victim, Reason::Foreground).await?;
+                (freed, looked_at) = (freed + u32::from(is_empty), looked_at + 1);
             }
             if freed > 0 {
                 self.checkpoint_of(Scope::Metadata).await?;
@@ -179,8 +179,8 @@ impl F2fs {
         })
     }
 
-    /// Moves the valid blocks out of a section.
-    async fn clean(&self, section: u32, reason: Reason) -> std::result::Result<(), Errno> {
+    /// Moves the valid blocks out of a section. Returns false if the disk could not read some of them.
+    async fn clean(&self, section: u32, reason: Reason) -> std::result::Result<bool, Errno> {
         {
             let space = &mut self.state.borrow_mut().space;
             space.cleaned.insert(section);
@@ -189,18 +189,17 @@ impl F2fs {
         let result = self.empty_section(section).await;
         let mut state = self.state.borrow_mut();
         state.space.cleaning = None;
+        if let Err(errno) = result {
+            // Whoever needs the block hears of it. The section stays, and others are cleaned.
+            let is_unreadable = [Errno::EIO, Errno::EUCLEAN].contains(&errno) && !self.failed.get();
+            state.space.unreadable.extend(is_unreadable.then_some(section));
+            return if is_unreadable { Ok(false) } else { Err(errno) };
+        }
         match reason {
             Reason::Foreground => state.metrics.cleaned_foreground += 1,
             Reason::Background => state.metrics.cleaned_background += 1,
         }
-        match result {
-            // The disk could not read a block, of which whoever needs it hears. The section stays, and others are cleaned.
-            Err(Errno::EIO) if !self.failed.get() => {
-                state.space.unreadable.insert(section);
-                Ok(())
-            }
-            result => result,
-        }
+        Ok(true)
     }
 
     async fn empty_section(&self, section: u32) -> std::result::Result<(), Errno> {
@@ -446,8 +445,8 @@ impl F2fs {
         self.is_cleaning.set(false);
         self.changes.notify();
         match cleaned {
-            Ok(()) if next == times.sleep_without_victim => sleep(times.sleep_min),
-            Ok(()) => sleep(next),
+            Ok(_) if next == times.sleep_without_victim => sleep(times.sleep_min),
+            Ok(_) => sleep(next),
             // Callers that need to know of the error get it as well.
             Err(_) => sleep(times.sleep_without_victim),
         }

@@ -7,6 +7,7 @@ use super::super::layout::{Addr, Geometry, Nid};
 use super::moving::Moving;
 use super::names::Place;
 use super::options::PlantedBug;
+use super::space::NAMES_BLOCKS;
 use super::state::State;
 use super::stop::{Step, Stop};
 use super::tags::in_place_tag;
@@ -29,8 +30,6 @@ use flashweir_core::{Contents, Duration, Order, Payload};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// Most blocks that an operation on names takes: nodes, blocks of directories, an inode.
-const NAMES_BLOCKS: u64 = 12;
 /// Most pages of one write by fsync that are written with FUA; a larger one is collected in the disk's buffer, and flushed as a whole.
 const DURABLE_PAGES_MAX: usize = 32;
 /// Most names of one inode.

@@ -59,6 +59,7 @@ use super::super::layout::node::{Footer, Kind};
 use super::super::layout::{Log, Nid, SEGMENT_BLOCKS};
 use super::checkpoint::NodeMarks;
 use super::options::{Flushing, PlantedBug};
+use super::space::NAMES_BLOCKS;
 use super::state::State;
 use super::stop::{Step, Stop};
 use super::tags::METADATA;
@@ -67,9 +68,6 @@ use crate::order::{answer, answers};
 use crate::port::{Selection, Ticket, Write};
 use crate::vfs::{Errno, SyncKind};
 use flashweir_core::command::Tag;
-
-/// Blocks that have to be free before a directory without blocks gets some.
-const NAME_BLOCKS: u64 = 8;
 
 impl State {
     /// The period of writes that are made now: the number of the last checkpoint without a part in them.
@@ -101,7 +99,7 @@ impl State {
         // What recovery rebuilds has to fit beside everything that was deleted meanwhile.
         let room = self.checkpoint.user_blocks.saturating_sub(self.checkpoint.valid_blocks);
         // Names go into places of deleted ones, which recovery finds taken: each may need a block, and its directory another one.
-        let names = 2 * since.new.len() as u64 + NAME_BLOCKS;
+        let names = if since.new.is_empty() { 0 } else { 2 * since.new.len() as u64 + NAMES_BLOCKS };
         Ok(self.fastboot
             || self.checkpoint.flags.has(Flags::UNMOUNTED)
             || inode.kind() != Kind::Regular
@@ -262,7 +260,7 @@ impl F2fs {
                     self.state.borrow_mut().metrics.fsyncs_by_nodes += 1;
                     return self.synced_before(ino).await;
                 }
-                // A checkpoint came in between, which may have done everything.
+                // A checkpoint came in between, which may have done everything, or one is needed now.
                 Ok(false) => (),
                 Err(errno) => return Err(errno),
             }
@@ -275,7 +273,7 @@ impl F2fs {
         if self.failed.get() { Err(Errno::EIO) } else { Ok(()) }
     }
 
-    /// Makes the data of a file durable and submits its nodes. Returns false if a checkpoint is being made.
+    /// Makes the data of a file durable and submits its nodes. Returns false if a checkpoint is being made, or needed since.
     async fn sync_frozen(&self, ino: Nid, kind: SyncKind, nodes: &mut Submitted) -> Result<bool, Errno> {
         let is_planted = self.options.planted == Some(PlantedBug::NoDataFlush);
         let mut blocks = Submitted { fua: self.appends() && !is_planted, ..Submitted::default() };

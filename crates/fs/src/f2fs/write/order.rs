@@ -251,7 +251,7 @@ impl F2fs {
         }
     }
 
-    /// Submits the nodes of a file behind its data. Returns false if a checkpoint is being made.
+    /// Submits the nodes of a file behind its data. Returns false if a checkpoint is being made, or needed since.
     async fn link_in_order(&self, ino: Nid, kind: SyncKind, tickets: &mut Vec<Ticket>) -> Result<bool> {
         loop {
             self.changes.until(|| !self.is_placing(ino)).await;

@@ -179,7 +179,7 @@ pub(super) struct Space {
     /// Sections from which everything was moved since the last checkpoint, and the one that is being cleaned.
     pub(super) cleaned: BTreeSet<u32>,
     pub(super) cleaning: Option<u32>,
-    /// Sections that hold a block which the disk could not read: nothing cleans them until the next mount.
+    /// Sections that hold a block which the disk could not read: nothing cleans them before they are free.
     pub(super) unreadable: BTreeSet<u32>,
     /// Number of sections that only cleaning and checkpoints may use.
     pub(super) reserved_sections: u32,

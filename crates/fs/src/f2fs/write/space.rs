@@ -49,6 +49,9 @@ pub(super) struct Discarded {
     pub(super) sections: BTreeSet<u32>,
 }
 
+/// Most blocks that an operation on names takes: nodes, blocks of directories, an inode.
+pub(super) const NAMES_BLOCKS: u64 = 12;
+
 impl State {
     // Room for users.
 
@@ -524,6 +527,7 @@ impl State {
                 !self.geometry.is_appended() || discarded.sections.contains(&self.section_of(segment));
             if is_discarded && is_empty(self, segment) {
                 self.space.free.insert(segment);
+                self.space.unreadable.remove(&self.section_of(segment));
             } else {
                 self.space.emptied.insert(segment);
             }

@@ -188,7 +188,7 @@ impl Appended {
         self.free_blocks().saturating_sub(self.wanted()).into()
     }
 
-    /// Segments of the map in the order in which they were written.
+    /// The other segments of the map in the order of the ring, which is that in which they were written except after a mount.
     fn oldest(&self) -> impl Iterator<Item = u32> {
         let (now, count) = (self.cursor.0, self.superblock.map_segments);
         (1..count).map(move |step| (now + step) % count)
