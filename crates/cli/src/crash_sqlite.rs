@@ -13,7 +13,7 @@ use crate::values::whole;
 use clap::Args;
 use flashweir_crash::files::token::mode_named;
 use flashweir_crash::files::{Format, On};
-use flashweir_sqlite::crash::{CrashConfig, CrashReport, MUTANTS, ON, explore};
+use flashweir_sqlite::crash::{CrashConfig, CrashReport, MUTANTS, explore};
 use flashweir_sqlite::order::{Plan, PlantedBug, Synchronous};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -42,7 +42,7 @@ pub(crate) struct CrashSqliteArgs {
     #[arg(long, value_name = "FORMAT", value_parser = Format::NAMES, default_value = "ext4")]
     format: String,
     /// Disk below it: the simulated device by itself, below a block layer, or with an open channel below a host FTL
-    #[arg(long, value_name = "DEVICE", value_parser = ON, default_value = "device")]
+    #[arg(long, value_name = "DEVICE", value_parser = On::SIMULATED, default_value = "device")]
     on: String,
     /// SQLite's journal_mode; several are explored one after the other
     #[arg(long, value_name = "MODE", value_enum, value_delimiter = ',', default_value = "delete")]

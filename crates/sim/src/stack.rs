@@ -483,19 +483,11 @@ impl Stack {
     /// there.
     pub fn above(mut disk: Disk, mode: FlushMode, block_layer: Option<HostConfig>) -> Self {
         disk.device.forgo_digest();
-        Self::with_contents(disk, mode, block_layer)
+        Self::with_digest(disk, mode, block_layer)
     }
 
     /// Makes the same with media that can be compared ([`flashweir_device::Media::digest`]), which costs a pass over every byte.
     pub fn with_digest(disk: Disk, mode: FlushMode, block_layer: Option<HostConfig>) -> Self {
-        Self::with_contents(disk, mode, block_layer)
-    }
-
-    fn on(device: Device, mode: FlushMode, host: Option<HostConfig>) -> Self {
-        Self::above(device.into(), mode, host)
-    }
-
-    fn with_contents(disk: Disk, mode: FlushMode, block_layer: Option<HostConfig>) -> Self {
         let device = &disk.device;
         let geometry = device.geometry();
         let unit_bytes = geometry.unit_bytes as usize;
@@ -516,6 +508,31 @@ impl Stack {
             block_layer,
         };
         Self { executor: Executor::new(), shared: Rc::new(RefCell::new(shared)) }
+    }
+
+    fn on(device: Device, mode: FlushMode, host: Option<HostConfig>) -> Self {
+        Self::above(device.into(), mode, host)
+    }
+
+    /// Runs until the host FTL has recovered, if there is one. Panics if it waits for something that never happens.
+    #[must_use]
+    pub fn recovered(mut self) -> Self {
+        let is_recovering = |shared: &Shared| {
+            let ftl = shared.engine.as_ref().and_then(Engine::host_ftl);
+            ftl.is_some_and(|ftl| !ftl.is_ready())
+        };
+        {
+            let shared = &mut *self.shared.borrow_mut();
+            if is_recovering(shared)
+                && let Some(engine) = &mut shared.engine
+            {
+                engine.begin(shared.now, &mut shared.requests);
+            }
+        }
+        while is_recovering(&self.shared.borrow()) {
+            assert!(self.turn(), "a host FTL recovers by its reads");
+        }
+        self
     }
 
     /// Returns a port onto the device, for a file system.

@@ -47,9 +47,6 @@ const EXERCISE_EVERY: u64 = 4;
 /// Transactions that it then does.
 const EXERCISE: u64 = 4;
 
-/// Names of the disks on which cases run: those that are simulated.
-pub const ON: [&str; 3] = ["device", "layer", "host-ftl"];
-
 /// Configuration of an exploration.
 #[derive(Clone, Debug)]
 pub struct CrashConfig {
@@ -80,8 +77,8 @@ pub struct CrashConfig {
 impl CrashConfig {
     /// Whether the file system can do what the plan wants of it. Errors: why not.
     pub fn check(&self) -> Result<(), String> {
-        if !ON.contains(&self.on.name()) {
-            return Err(format!("on {}: expected {}", self.on.name(), ON.join(", ")));
+        if !self.on.is_simulated() {
+            return Err(format!("on {}: expected {}", self.on.name(), On::SIMULATED.join(", ")));
         }
         let refused = |why| format!("on {} with format {}: {why}", self.on.name(), self.format.name());
         self.on.check(self.format).map_err(refused)?;

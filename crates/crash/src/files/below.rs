@@ -84,7 +84,7 @@ fn segments(seed: u64) -> DeviceConfig {
     config
 }
 
-/// Bit of the seed of a base from which on its bits choose what is above the device, and what else is different there.
+/// Mixed with the seed of a base, it gives the bits that choose what is above the device, and what else is different there.
 const CHOICES: u64 = 0x1a7e_4b10;
 
 /// Returns the device of a base below a block layer: as without one, or with its map in flash, with a capacitor, or with blocks that fail.
@@ -263,39 +263,28 @@ fn awake(below: &Below, planted: Option<Bug>, media: Media) -> Disk {
     Disk::recover(device, below.host_ftl.as_ref())
 }
 
-/// Waits until a host FTL has recovered. Panics if it never does.
-fn ready(mut stack: Stack) -> Stack {
-    let port = stack.port();
-    let read = stack.block_on(async move { port.read(Block(0), 1).completed().await });
-    read.expect("the recovery of the host FTL ends").expect("a disk that has recovered answers");
-    stack
-}
-
 /// Stands for what a power loss would leave now, besides operations in progress: the medium, and, where a capacitor or NVRAM saves what
 /// was accepted, all counters, since each command that is accepted changes one.
 pub(super) fn situation_salt(device: &Device) -> u64 {
-    let config = device.config();
-    let saves = config.buffer.mode == BufferMode::PowerLossProtected || config.ftl.share.nvram_records > 0;
-    let counters = device.metrics().list().into_iter().filter(|_| saves);
-    counters.fold(device.media().digest(), |hash, metric| mix(hash ^ metric.value))
+    let (config, medium) = (device.config(), device.media().digest());
+    if config.buffer.mode != BufferMode::PowerLossProtected && config.ftl.share.nvram_records == 0 {
+        return medium;
+    }
+    device.metrics().list().into_iter().fold(medium, |hash, metric| mix(hash ^ metric.value))
 }
 
 /// Returns a stack with the volume of a base, whose media can be compared. Panics where an assertion of the device fails.
 pub fn begin(base: &Base, on: On, mode: FlushMode, planted: Option<Bug>) -> Stack {
     let below = Below::of(base, on);
     let disk = awake(&below, planted, medium(base, on));
-    let has_ftl = disk.host_ftl.is_some();
-    let stack = Stack::with_digest(disk, mode, below.block_layer);
-    if has_ftl { ready(stack) } else { stack }
+    Stack::with_digest(disk, mode, below.block_layer).recovered()
 }
 
 /// Returns a stack on the disk that wakes up with a medium. Panics where an assertion of the device fails, which is a fault to be found.
 pub fn wake(base: &Base, on: On, mode: FlushMode, planted: Option<Bug>, media: Media) -> Stack {
     let below = Below::of(base, on);
     let disk = awake(&below, planted, media);
-    let has_ftl = disk.host_ftl.is_some();
-    let stack = Stack::above(disk, mode, below.block_layer);
-    if has_ftl { ready(stack) } else { stack }
+    Stack::above(disk, mode, below.block_layer).recovered()
 }
 
 #[cfg(test)]
@@ -311,7 +300,7 @@ mod tests {
             for seed in 0..24 {
                 let base = Base { seed, ..base.clone() };
                 for (on, ..) in
-                    On::ALL.into_iter().filter(|(on, ..)| on.is_simulated() && on.check(format).is_ok())
+                    On::ALL.into_iter().filter(|(on, _)| on.is_simulated() && on.check(format).is_ok())
                 {
                     let Below { device, host_ftl, block_layer } = Below::of(&base, on);
                     let named = format!("{} on {}, seed {seed}", format.name(), on.name());

@@ -8,6 +8,7 @@ use super::bug::Bug;
 use super::case::{Case, Counts, Effort, Fault, Found, Outside};
 use super::explorer;
 use super::format::Format;
+use super::names::names;
 use super::on::On;
 use super::ops::Ops;
 use super::setup::FULL;
@@ -73,14 +74,7 @@ impl Sequences {
     }
 
     /// Names of all kinds.
-    pub const NAMES: [&str; Self::ALL.len()] = {
-        let (mut names, mut at) = ([""; Self::ALL.len()], 0);
-        while at < names.len() {
-            names[at] = Self::ALL[at].1;
-            at += 1;
-        }
-        names
-    };
+    pub const NAMES: [&str; Self::ALL.len()] = names(&Self::ALL);
 
     /// Whether these sequences can be executed on this file system; otherwise the error says on which they can.
     pub fn check(self, format: Format) -> Result<(), String> {

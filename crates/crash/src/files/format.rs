@@ -3,6 +3,7 @@
 //! Place in the data flow: [`super::volume`] makes, recovers and checks volumes of any of them; a [`Format`] identifies
 //! the file system.
 
+use super::names::names;
 use flashweir_contract::DeviceKind;
 use flashweir_fs::ext4::{CheckpointBy, Journaling};
 use flashweir_fs::f2fs::CleanBy;
@@ -72,14 +73,7 @@ impl Format {
     ];
 
     /// Names of the formats.
-    pub const NAMES: [&str; Self::ALL.len()] = {
-        let (mut names, mut at) = ([""; Self::ALL.len()], 0);
-        while at < names.len() {
-            names[at] = Self::ALL[at].1;
-            at += 1;
-        }
-        names
-    };
+    pub const NAMES: [&str; Self::ALL.len()] = names(&Self::ALL);
 
     /// Returns the format with this name.
     pub fn named(name: &str) -> Option<Self> {

@@ -24,6 +24,7 @@ pub mod explorer;
 pub mod format;
 pub mod history;
 pub mod mounting;
+mod names;
 pub mod on;
 pub mod ops;
 pub mod oracle;

@@ -3,6 +3,7 @@
 //! Place in the data flow: cases, campaigns and tokens name one; [`below`](super::below) makes those that are simulated.
 
 use super::format::Format;
+use super::names::names;
 use flashweir_device::Media;
 use serde::{Deserialize, Serialize};
 use std::sync::OnceLock;
@@ -26,27 +27,23 @@ pub enum On {
 }
 
 impl On {
-    /// All devices, with their names and the suffixes of the file system's name in a token.
-    pub const ALL: [(Self, &'static str, &'static str); 5] = [
-        (Self::Model, "model", ""),
-        (Self::Late, "late", "-on-late"),
-        (Self::Device, "device", "-on-device"),
-        (Self::Layer, "layer", "-on-layer"),
-        (Self::HostFtl, "host-ftl", "-on-host-ftl"),
+    /// All devices, with their names.
+    pub const ALL: [(Self, &'static str); 5] = [
+        (Self::Model, "model"),
+        (Self::Late, "late"),
+        (Self::Device, "device"),
+        (Self::Layer, "layer"),
+        (Self::HostFtl, "host-ftl"),
     ];
 
     /// Names of the devices.
-    pub const NAMES: [&str; Self::ALL.len()] = {
-        let (mut names, mut at) = ([""; Self::ALL.len()], 0);
-        while at < names.len() {
-            names[at] = Self::ALL[at].1;
-            at += 1;
-        }
-        names
-    };
+    pub const NAMES: [&str; Self::ALL.len()] = names(&Self::ALL);
+
+    /// Names of those that are simulated.
+    pub const SIMULATED: [&str; 3] = ["device", "layer", "host-ftl"];
 
     /// Whether it is simulated, with the layers above it.
-    pub(super) fn is_simulated(self) -> bool {
+    pub fn is_simulated(self) -> bool {
         !matches!(self, Self::Model | Self::Late)
     }
 
@@ -71,12 +68,12 @@ impl On {
 
     /// Returns the device with this name.
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().find(|(_, known, _)| *known == name).map(|(on, ..)| *on)
+        Self::ALL.iter().find(|(_, known)| *known == name).map(|(on, _)| *on)
     }
 
     /// Returns its name.
     pub fn name(self) -> &'static str {
-        Self::ALL.iter().find(|(known, ..)| *known == self).map_or("", |(_, name, _)| name)
+        Self::ALL.iter().find(|(known, _)| *known == self).map_or("", |(_, name)| name)
     }
 
     /// Returns it as the end of "a file system on …".
@@ -90,8 +87,12 @@ impl On {
         }
     }
 
-    pub(super) fn suffix(self) -> &'static str {
-        Self::ALL.iter().find(|(known, ..)| *known == self).map_or("", |(.., suffix)| suffix)
+    /// Returns the suffix of the file system's name in a token.
+    pub(super) fn suffix(self) -> String {
+        match self {
+            Self::Model => String::new(),
+            on => format!("-on-{}", on.name()),
+        }
     }
 }
 

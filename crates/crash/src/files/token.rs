@@ -103,7 +103,7 @@ impl FromStr for Token {
         };
         let kind = next()?;
         let kinds = Format::ALL.iter().flat_map(|format| On::ALL.iter().map(move |on| (format, on)));
-        let kinds = kinds.map(|((format, name), (on, _, suffix))| (format!("{name}{suffix}"), *format, *on));
+        let kinds = kinds.map(|((format, name), (on, _))| (format!("{name}{}", on.suffix()), *format, *on));
         let Some((_, format, on)) = kinds.clone().find(|(name, ..)| name == kind) else {
             let known: Vec<String> = kinds.map(|(name, ..)| name).collect();
             return Err(format!("`{kind}` is nothing that is tested: expected one of {}", known.join(", ")));

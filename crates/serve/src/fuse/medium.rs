@@ -110,13 +110,8 @@ impl Medium {
                 let (volume, device, _) =
                     Volume::open(&path, &mut |_| {}).map_err(|error| error.to_string())?;
                 let disk = Disk::recover(device, volume.host_ftl());
-                let mut stack = stack(disk, flush);
-                if volume.host_ftl().is_some() {
-                    // The host FTL answers when it has recovered.
-                    let port = stack.port();
-                    let _ = stack.block_on(async move { port.read(Block(0), 1).completed().await });
-                    volume.check_recovery().map_err(|error| error.to_string())?;
-                }
+                let stack = stack(disk, flush).recovered();
+                volume.check_recovery().map_err(|error| error.to_string())?;
                 Ok((Held::Volume(Box::new(volume)), stack))
             }
             Self::Image { path, device, seed, reserve, memory_bytes } => {

@@ -762,13 +762,12 @@ impl World {
             None => Ok(()),
         };
         // An image stays as it was at the beginning, rather than become something that no mount accepts.
-        let lost = match &self.power {
-            Power::Lost(why) => Some(why.clone()),
-            _ => None,
+        let came_back = match &self.power {
+            Power::Lost(why) => Err(why.clone()),
+            _ => Ok(()),
         };
-        let (unmounted, is_lost) = (lost.clone().map_or(unmounted, Err), lost.is_some());
         let held = self.held.take().expect("it is not the end yet");
-        let kept = match held.close(stack, self.config.mount.read_only || is_lost) {
+        let kept = match held.close(stack, self.config.mount.read_only || came_back.is_err()) {
             Ok(()) => Ok(()),
             Err(Unkept { why, image: None }) => Err(why),
             Err(Unkept { why, image: Some(image) }) => {
@@ -777,7 +776,7 @@ impl World {
                 Ok(())
             }
         };
-        unmounted.and(kept)
+        came_back.and(unmounted).and(kept)
     }
 
     /// The image cannot be written: nothing is lost while the device is in memory, so it is retried until there is room, or the user names

@@ -329,7 +329,6 @@ fn copy_volume(from: &Path, to: &Path) {
 
 #[test]
 fn a_flipped_bit_is_an_error_or_changes_nothing() {
-    let mut lost_anywhere = 0;
     for (name, clean) in [
         ("tiny-d1", true),
         ("tiny-d2", false),
@@ -337,7 +336,6 @@ fn a_flipped_bit_is_an_error_or_changes_nothing() {
         ("tiny-d1-partial", false),
         ("tiny-d0", true),
         ("tiny-dftl", true),
-        ("tiny-dftl-d2", false),
     ] {
         let place = Place::new();
         let (original, copy) = (place.join("v"), place.join("w"));
@@ -370,10 +368,8 @@ fn a_flipped_bit_is_an_error_or_changes_nothing() {
             }
         }
         println!("{name}, clean {clean}: {refused} refused, {lost} lost a unit, {harmless} harmless");
-        assert!(refused > 40, "{name}: {refused} refused, {lost} lost");
-        lost_anywhere += lost;
+        assert!(refused > 40 && lost > 0, "{name}: {refused} refused, {lost} lost");
     }
-    assert!(lost_anywhere > 40, "{lost_anywhere} lost");
 }
 
 #[test]

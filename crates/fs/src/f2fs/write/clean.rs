@@ -428,16 +428,16 @@ impl F2fs {
             return None;
         };
         // Without a checkpoint the sections that it empties would stay, until those are used up that a checkpoint needs.
-        let is_short = {
+        let (is_short, is_tight, has_emptied) = {
             let state = self.state.borrow();
-            state.is_short(0) || state.needs_checkpoint_before_cleaning(victim)
+            (state.is_short(0), state.needs_checkpoint_before_cleaning(victim), state.has_emptied())
         };
-        if is_short && self.state.borrow().has_emptied() {
+        if (is_short || is_tight) && has_emptied {
             // Callers that need to know of an error get it as well.
             let _ = self.checkpoint_of(Scope::Metadata).await;
             return sleep(next);
         }
-        if self.state.borrow().needs_checkpoint_before_cleaning(victim) {
+        if is_tight {
             return sleep(longer);
         }
         self.is_cleaning.set(true);

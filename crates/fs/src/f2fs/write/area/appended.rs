@@ -376,6 +376,15 @@ mod tests {
         (Appended::of(&map), checkpoint, sit)
     }
 
+    fn tables<'a>(
+        nat: &'a ByNid<NatEntry>,
+        sit: &'a [SitEntry],
+        summary: &'a Summary,
+        planted: Option<PlantedBug>,
+    ) -> Tables<'a> {
+        Tables { nat, sit, summaries: vec![summary; 6], nameless: Vec::new(), is_unmount: false, planted }
+    }
+
     /// The map as a mount finds it, which discards segments that hold nothing.
     fn remounted(area: &Appended) -> Appended {
         let superblock = area.superblock.clone();
@@ -405,14 +414,7 @@ mod tests {
                 nat.insert(nid, NatEntry { version: 0, ino: nid, addr: Addr(round + 1) });
                 area.note_node(nid);
             }
-            let tables = Tables {
-                nat: &nat,
-                sit: &sit,
-                summaries: vec![&summary; 6],
-                nameless: Vec::new(),
-                is_unmount: false,
-                planted: None,
-            };
+            let tables = tables(&nat, &sit, &summary, None);
             let before = area.used.clone();
             let (first, open) = (area.superblock.first_block(area.superblock.map().start).0, area.cursor.0);
             area.store(&tables, &mut checkpoint, &mut |addr, _| {
@@ -445,14 +447,7 @@ mod tests {
                 area.note_node(nid);
                 area.note_segment(SegNo(random.below(1_000) as u32));
             }
-            let tables = Tables {
-                nat: &nat,
-                sit: &sit,
-                summaries: vec![&summary; 6],
-                nameless: Vec::new(),
-                is_unmount: false,
-                planted,
-            };
+            let tables = tables(&nat, &sit, &summary, planted);
             let mut written = BTreeMap::new();
             area.store(&tables, &mut checkpoint, &mut |addr, block| {
                 assert!(written.insert(addr, *block).is_none(), "{addr} twice");
