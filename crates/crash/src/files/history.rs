@@ -35,8 +35,6 @@ pub struct History {
     pub grows_by_pages: bool,
     /// Whether a file shows one version: data, length and attributes as they were after one operation (share §5.11).
     pub has_versions: bool,
-    /// Whether the last page of a file may hold, behind its end, what was written there before the first state and is not part of it.
-    pub has_leftovers: bool,
 }
 
 impl History {

@@ -505,15 +505,11 @@ impl Judge<'_> {
             &versions[version][..kept.max().unwrap_or(found.len()).min(versions[version].len())]
         };
         let left: Vec<&[u8]> = (0..versions.len()).map(left).collect();
-        let first_end = versions.first().map_or(0, |bytes| bytes.len());
         for (index, page) in found.chunks(PAGE_BYTES).enumerate() {
             let start = index * PAGE_BYTES;
-            let has_leftovers =
-                self.history.has_leftovers && start < first_end && first_end < start + PAGE_BYTES;
             let is_like = |bytes: &&&[u8]| {
                 let version = &bytes[start.min(bytes.len())..(start + page.len()).min(bytes.len())];
-                let is_rest_like = has_leftovers || page[version.len()..].iter().all(|&byte| byte == 0);
-                page[..version.len()] == *version && is_rest_like
+                page[..version.len()] == *version && page[version.len()..].iter().all(|&byte| byte == 0)
             };
             if left.iter().any(|bytes| is_like(&bytes)) || is_new && page.iter().all(|&byte| byte == 0) {
                 continue;

@@ -39,7 +39,7 @@ fn drawn(seed: u64) -> Ops {
 /// Executes the operations on what a cut left, and returns what they promised, and where the first one began.
 fn live(port: &mut ModelPort, case: &Case<'_>, ops: &Ops) -> Result<(History, u64), String> {
     let (setup, ops, disk) = (case.setup(), ops.clone(), port.clone());
-    let history = Rc::new(RefCell::new(History { has_leftovers: true, ..History::of(case.base.format) }));
+    let history = Rc::new(RefCell::new(History::of(case.base.format)));
     let noted = Rc::clone(&history);
     let done = port.run(move |port, handle| async move {
         let vfs = mount(port, handle.clone(), setup).await?;

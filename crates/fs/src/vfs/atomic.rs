@@ -177,7 +177,7 @@ impl<F: Fs> Vfs<F> {
             }
             inode.size.set(size);
         } else {
-            self.end_last_page(inode, size).await?;
+            self.end_last_page(inode, (size, size)).await?;
         }
         // The change has the time.
         inode.withheld.set(Some(Withheld { size: below, changed: None }));
@@ -185,7 +185,8 @@ impl<F: Fs> Vfs<F> {
         let attr = self.0.fs.setattr(inode.ino, &changes).await;
         let attr = attr.inspect_err(|_| {
             inode.size.set(before);
-            inode.withheld.set(withheld);
+            // The last page may be withheld now.
+            inode.withheld.set(withheld.or(Some(Withheld { size: before, changed: None })));
         })?;
         inode.withheld.set(Some(Withheld { size: below.min(size), changed: None }));
         if size < before {
@@ -206,7 +207,8 @@ impl<F: Fs> File<F> {
     }
 
     /// Forgets everything that was written to this atomic file, through whichever of its open files, since the last sync; the length
-    /// is again that of then, or a shorter one that was set meanwhile. `EINVAL` if it was not opened as atomic.
+    /// is again that of then, or a shorter one that was set meanwhile; what was allocated behind it stays. `EINVAL` if it was not opened as
+    /// atomic.
     pub async fn abort(&self) -> Result<()> {
         if !self.flags().atomic {
             return Err(Errno::EINVAL);

@@ -125,12 +125,12 @@ impl<F: Fs> Vfs<F> {
         let (source, target) = (from.inode().rc(), to.inode().rc());
         let (range, to_range) = ((first, first + count), (to_first, to_first + count));
         self.write_range(source, range, WriteCause::Sync).await?;
+        self.end_last_page(target, (to_first * PAGE, (to_first + count) * PAGE)).await?;
         let _ranges = (
             source.ranges.lock(range.0, range.1, false).await,
             target.ranges.lock(to_range.0, to_range.1, true).await,
         );
         self.flush_range(target, to_range).await?;
-        self.end_last_page(target, to_first * PAGE).await?;
         let (ino, to_ino) = (source.ino, target.ino);
         let shared = self.0.fs.share_pages((ino, first), (to_ino, to_first), count).await?;
         self.note_written();

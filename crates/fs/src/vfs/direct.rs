@@ -94,9 +94,9 @@ impl<F: Fs> Vfs<F> {
         source: &Source<'_>,
     ) -> Result<u64> {
         let (first, end) = pages_of(offset, source.len());
+        self.end_last_page(inode, (offset, offset + source.len())).await?;
         let _range = inode.ranges.lock(first, end, true).await;
         self.flush_range(inode, (first, end)).await?;
-        self.end_last_page(inode, offset).await?;
         let mut at = first;
         let mut failed = None;
         let at_once_max = self.0.fs.at_once_max();

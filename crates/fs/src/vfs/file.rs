@@ -413,7 +413,7 @@ impl<F: Fs> File<F> {
             inode.note_withheld(vfs.timestamp());
         }
         if !keep_size {
-            vfs.end_last_page(inode.rc(), end).await?;
+            vfs.end_last_page(inode.rc(), (end, end)).await?;
         }
         vfs.0.fs.allocate(inode.ino, (offset, end), keep_size || withholds, vfs.timestamp()).await?;
         if !keep_size {

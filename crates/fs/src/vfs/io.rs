@@ -211,8 +211,8 @@ impl<F: Fs> Vfs<F> {
         if withholds {
             inode.note_withheld(self.timestamp());
         }
-        self.end_last_page(inode, offset).await?;
         let end = offset + source.len();
+        self.end_last_page(inode, (offset, end)).await?;
         let mut at = offset;
         let mut failed = None;
         let at_once_max = self.0.fs.at_once_max().filter(|_| !withholds);
@@ -442,7 +442,7 @@ impl<F: Fs> Vfs<F> {
         }
         let before = inode.size.get();
         if size >= before {
-            self.end_last_page(inode, size).await?;
+            self.end_last_page(inode, (size, size)).await?;
             let attr = self.0.fs.setattr(inode.ino, changes).await?;
             inode.size.set(size);
             return Ok(attr);
@@ -473,14 +473,35 @@ impl<F: Fs> Vfs<F> {
         result
     }
 
-    /// The file is about to become longer by a change that begins or ends at `to`: bytes on the disk between the current end and
-    /// there, which a power cut can leave, must not become visible.
-    pub(crate) async fn end_last_page(&self, inode: &Rc<Inode>, to: u64) -> Result<()> {
+    /// The file is about to become longer by a change of `from..to`: bytes on the disk behind the current end, which a power cut can leave,
+    /// must not become visible.
+    pub(crate) async fn end_last_page(&self, inode: &Rc<Inode>, (from, to): (u64, u64)) -> Result<()> {
         let size = inode.size.get();
         if size.is_multiple_of(PAGE) || to <= size {
             return Ok(());
         }
+        // The change itself covers the bytes, but a cut can take it back and leave the new length.
+        if from <= size && !self.has_stale_tail(inode, size / PAGE).await {
+            return Ok(());
+        }
         self.zero_last_page(inode, size).await
+    }
+
+    /// Whether the disk holds bytes behind the end of the file, in its last page. If that cannot be read, the change replaces it, or meets the
+    /// same error.
+    async fn has_stale_tail(&self, inode: &Rc<Inode>, index: u64) -> bool {
+        loop {
+            let state = {
+                let pages = self.0.pages.borrow();
+                pages.find(inode.owner, index).map(|slot| (pages.state(slot), pages.has_stale_tail(slot)))
+            };
+            match state {
+                Some((State::Reading, _)) => inode.changed.wait().await,
+                Some((_, is_stale)) => return is_stale,
+                None if self.fill(inode, (index, index + 1)).await.is_err() => return false,
+                None => {}
+            }
+        }
     }
 
     /// Zeroes the bytes between the end of the file and the end of its last page.

@@ -544,7 +544,6 @@ impl Pages {
     pub(crate) fn make_dirty(&mut self, slot: Slot, now: Instant) {
         let page = &mut self.pages[slot.0 as usize];
         page.used = true;
-        page.has_stale_tail = false;
         match page.state {
             State::Dirty | State::Withheld | State::Redirtied => {}
             State::Writing => {
@@ -603,6 +602,7 @@ impl Pages {
         let at = slot.0;
         let page = &mut self.pages[at as usize];
         let owner = &mut self.owners[page.owner as usize];
+        page.has_stale_tail &= !written;
         match page.state {
             State::Writing if written => {
                 page.state = State::Clean;

@@ -208,6 +208,42 @@ fn bytes_behind_the_end_never_show() {
     }
 }
 
+/// They are gone from the disk before the file grows, not only from memory: the length may get there, and the page not. A direct write once made
+/// the file longer while the page waited, changed in memory; and an append began in that page.
+#[test]
+fn regression_bytes_behind_the_end_leave_the_disk_before_the_file_grows() {
+    const SIZE: u64 = 2 * PAGE + 100;
+    for way in 0..4 {
+        let mut bed = Bed::small(MS, CacheConfig { readahead_pages: 0, ..cache_of(32) });
+        let vfs = bed.vfs.clone();
+        bed.run(async move {
+            let file = file_of(&vfs, "/f", 3).await;
+            file.close().await.unwrap();
+            let root = vfs.process(Creds::ROOT);
+            let ino = root.stat("/f", Follow::Yes).await.unwrap().ino;
+            vfs.fs().setattr(ino, &SetAttr { size: Some(SIZE), ..SetAttr::default() }).await.unwrap();
+            let file = file_of(&vfs, "/f", 0).await;
+            match way {
+                0 => drop(file.pwrite(SIZE, Source::bytes(b"appended")).await.unwrap()),
+                1 => drop(file.pwrite(2 * PAGE, Source::pattern(7, 2 * PAGE)).await.unwrap()),
+                _ => {
+                    file.pwrite(2 * PAGE + 50, Source::bytes(b"dirty")).await.unwrap();
+                    let direct = root.open("/f", OpenFlags::WRITE.direct(), 0).await.unwrap();
+                    let at = if way == 2 { 3 } else { 9 } * PAGE;
+                    assert_eq!(direct.pwrite(at, Source::pattern(7, PAGE)).await, Ok(PAGE));
+                    direct.close().await.unwrap();
+                }
+            }
+            let mut page = [Payload::Zero];
+            vfs.fs().read_pages(ino, 2, &mut page).await.unwrap();
+            let mut bytes = vec![1; PAGE as usize];
+            page[0].expand(&mut bytes);
+            assert!(bytes[100..].iter().all(|&byte| byte == 0), "way {way}");
+            file.close().await.unwrap();
+        });
+    }
+}
+
 async fn read_to_end(file: &File<MemFs>, at: u64, len_max: u64) -> Vec<u8> {
     let mut bytes = vec![1; len_max as usize];
     let read = file.pread(at, Sink::bytes(&mut bytes)).await.unwrap();
