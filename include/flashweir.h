@@ -87,10 +87,17 @@ static inline int fatomic(int fd)
 	return flashweir_order(fd, FLASHWEIR_IOC_ATOMIC);
 }
 
-/* Forgets what was written to the file since the last sync of it. EINVAL: fd is not atomic. */
+/* Forgets what was written to the file since the last sync of it. EINVAL: fd is not atomic.
+ * The kernel keeps the length of a file, and appends by what it keeps: fstat has it ask for the length of now. */
 static inline int fabort(int fd)
 {
-	return flashweir_order(fd, FLASHWEIR_IOC_ABORT);
+	struct stat stat;
+	int aborted = flashweir_order(fd, FLASHWEIR_IOC_ABORT);
+	int error = errno;
+
+	fstat(fd, &stat);
+	errno = error;
+	return aborted;
 }
 
 /* Releases what is withheld of all these files, and makes it durable: after a power cut all of it is there, or nothing.

@@ -150,10 +150,28 @@ impl Chain {
                 }
             }
         }
+        self.run(now, effects);
+    }
+
+    /// Wakes all layers, whether they want to be called or not: one that has to recover begins. Panics if there is no layer, or if an offer has
+    /// not been answered (bugs of the caller).
+    pub fn wake_all(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        if let [only] = &mut self.stages[..] {
+            return only.layer.handle(now, Input::Wake, effects);
+        }
+        for stage in &mut self.stages {
+            stage.inputs.push_back(Input::Wake);
+        }
+        self.run(now, effects);
+    }
+
+    /// Handles the inputs of layers until none is left.
+    fn run(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         while let Some((stage, input)) = self.next(now, effects) {
             self.give(now, stage, input, effects);
         }
-        effects.extend(self.stages[last].offer.take().map(Effect::Offer));
+        let last = self.stages.last_mut().expect("an empty chain is not asked");
+        effects.extend(last.offer.take().map(Effect::Offer));
     }
 
     /// Returns the next input of a layer: inputs from below first, then offers that go down, and last the unplugging of

@@ -182,14 +182,16 @@ impl std::error::Error for ControlError {}
 /// Asks the server behind the control socket `path`.
 ///
 /// # Errors
-/// No server listens there, it does not answer within 60 seconds and the time for which the power is to be off, or it refuses.
+/// No server listens there, it does not answer within 60 seconds and a hundred times the time for which the power is to be off, since virtual
+/// time may be slow, or it refuses.
 pub fn ask(path: &Path, ask: &Ask) -> Result<Reply, ControlError> {
     let name = path.display();
     let failed = |what: &str, error: std::io::Error| ControlError(format!("{name}: {what}: {error}"));
     let mut stream = UnixStream::connect(path)
         .map_err(|error| failed("no server answers on this control socket", error))?;
     let off_ns = if let Ask::Cut(order) = ask { order.off_ns } else { 0 };
-    let timeout = Duration::from_secs(60).saturating_add(Duration::from_nanos(off_ns));
+    let off = Duration::from_nanos(off_ns).saturating_mul(100);
+    let timeout = Duration::from_secs(60).saturating_add(off);
     stream.set_read_timeout(Some(timeout)).map_err(|error| failed("cannot be used", error))?;
     let line = serde_json::to_string(ask).expect("a question is JSON");
     writeln!(stream, "{line}").map_err(|error| failed("cannot be written", error))?;

@@ -8,7 +8,7 @@
 //! Deliberately absent: sockets and clocks. Time is an argument.
 
 use crate::memory::GiveBack;
-use crate::nbd::{Command, Errno, Extent, Request, Token};
+use crate::nbd::{Command, EXTENT_UNITS_MAX, EXTENTS_MAX, Errno, Extent, Request, Token};
 use crate::recording::{Header, Recorder};
 use crate::stats::{Kind, Stats};
 use crate::versions::Versions;
@@ -392,10 +392,10 @@ impl Disk {
         offset / unit..(offset + u64::from(length)).div_ceil(unit)
     }
 
-    /// Allocated and free extents of a range, from its begin; only the first if `one` is set.
+    /// Allocated and free extents of a range, from its begin, or of its first part; only the first if `one` is set.
     fn extents(&self, offset: u64, length: u32, one: bool) -> Vec<Extent> {
         let (live, unit) = (self.live(), self.device().geometry().unit_bytes);
-        let end = offset + u64::from(length);
+        let end = (offset + u64::from(length)).min(offset + EXTENT_UNITS_MAX * unit);
         let mut extents: Vec<Extent> = Vec::new();
         let mut at = offset;
         while at < end {
@@ -403,9 +403,10 @@ impl Disk {
             let next = ((lpn.0 + 1) * unit).min(end);
             let hole = !live.is_mapped(lpn);
             let part = (next - at) as u32;
+            let is_full = extents.len() == if one { 1 } else { EXTENTS_MAX };
             match extents.last_mut() {
                 Some(last) if last.hole == hole => last.length += part,
-                Some(_) if one => break,
+                Some(_) if is_full => break,
                 _ => extents.push(Extent { length: part, hole, zero: hole }),
             }
             at = next;
@@ -453,22 +454,22 @@ impl Disk {
             self.free.push(place as u32);
             let (bytes, is_error) = (u64::from(pending.length), result.is_err());
             self.stats.answered(pending.kind, bytes, is_error, submitted, at, queued, factor);
-            if !is_error {
-                self.note_version(&pending);
-            }
+            self.note_version(&pending, is_error);
             let body = self.body(&pending, result);
             answers.push(Answer { client: pending.client, token: pending.token, body });
         }
         self.finished = finished;
     }
 
-    fn note_version(&mut self, pending: &Pending) {
+    fn note_version(&mut self, pending: &Pending, is_error: bool) {
         let units = self.units(pending.offset, pending.length);
         let Some(versions) = &mut self.versions else { return };
         let live = self.live.as_ref().expect("the power is on");
         match pending.kind {
             Kind::Read => {}
+            Kind::Flush if is_error => {}
             Kind::Flush => versions.flushed(pending.covers),
+            Kind::Write | Kind::Trim | Kind::Zero if is_error => versions.failed(units),
             Kind::Write | Kind::Trim | Kind::Zero => {
                 let durable = pending.fua || live.completion_is_durable();
                 versions.completed(units, durable, |lpn| live.peek(lpn).unwrap_or_default());

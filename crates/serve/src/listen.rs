@@ -64,10 +64,12 @@ impl Stream {
         match self {
             Self::Unix(stream) => {
                 stream.set_nonblocking(false)?;
+                stream.set_write_timeout(Some(most))?;
                 stream.set_read_timeout(Some(most))
             }
             Self::Tcp(stream) => {
                 stream.set_nonblocking(false)?;
+                stream.set_write_timeout(Some(most))?;
                 stream.set_read_timeout(Some(most))
             }
         }

@@ -10,12 +10,15 @@
 
 use crate::control::{Ask, CutDone, CutOrder, LINE_BYTES_MAX, Reply};
 use crate::listen::{Endpoint, Listener, ServeError, Sockets, Stream, failed, listen};
-use crate::nbd::{Command, Config, Connection, Errno, Extent, Progress, Request, TlsKeys, Token};
+use crate::nbd::{
+    Command, Config, Connection, EXTENT_UNITS_MAX, EXTENTS_MAX, Errno, Extent, Progress, Request, TlsKeys,
+    Token,
+};
 use flashweir_core::{Lpn, RandomStream};
 use flashweir_threads::content::{UNIT_BYTES, Unit, WORDS, unit_to_bytes};
 use flashweir_threads::{Assembly, Disk, Fault, Handle, Ticket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -142,7 +145,7 @@ impl ParallelServer {
     fn listen(
         &mut self,
         stop: &AtomicBool,
-        start: impl Fn(Client) -> std::io::Result<()>,
+        start: impl Fn(Client) -> io::Result<()>,
     ) -> Result<(), ServeError> {
         let mut live: Vec<Live> = Vec::new();
         while !self.is_stopping && !stop.load(Ordering::Relaxed) {
@@ -165,23 +168,26 @@ impl ParallelServer {
                 let is_there = Arc::new(());
                 live.push(Live(Arc::downgrade(&is_there), twin));
                 let waits = Vec::new();
-                start(Client { connection, handle, common, waits, has_power: true, is_there })
-                    .map_err(failed("a thread for a connection"))?;
+                let client = Client { connection, handle, common, waits, has_power: true, is_there };
+                // Without a thread for it, it is dropped; the others go on.
+                if start(client).is_err() {
+                    self.common.dropped.fetch_add(1, Ordering::Relaxed);
+                }
             }
         }
         Ok(())
     }
 
     /// Answers the question of a controller.
-    fn control(&mut self, stream: Stream, live: &mut Vec<Live>, stop: &AtomicBool) -> Result<(), ServeError> {
-        let Ok(()) = stream.block(QUESTION_MAX) else { return Ok(()) };
-        let mut input = BufReader::new(stream);
-        let mut line = String::new();
-        // A controller that says nothing is dropped, as one that does not want to know.
-        if (&mut input).take(LINE_BYTES_MAX as u64).read_line(&mut line).is_err() {
-            return Ok(());
-        }
-        let obeyed = match serde_json::from_str(&line) {
+    fn control(
+        &mut self,
+        mut stream: Stream,
+        live: &mut Vec<Live>,
+        stop: &AtomicBool,
+    ) -> Result<(), ServeError> {
+        // A controller that takes too long is dropped, as one that does not want to know: nobody else is served meanwhile.
+        let Ok(line) = question(&mut stream) else { return Ok(()) };
+        let obeyed = match serde_json::from_slice(&line) {
             Ok(ask) => self.obey(ask, live, stop),
             Err(error) => Ok(Reply::Error(format!("not a question that a server knows: {error}"))),
         };
@@ -189,7 +195,7 @@ impl ParallelServer {
             Ok(reply) => serde_json::to_string(reply),
             Err(error) => serde_json::to_string(&Reply::Error(format!("the server ends: {error}"))),
         };
-        let _ = writeln!(input.get_mut(), "{}", said.expect("an answer is JSON"));
+        let _ = writeln!(stream, "{}", said.expect("an answer is JSON"));
         obeyed.map(drop)
     }
 
@@ -555,7 +561,8 @@ impl Client {
         let unit = UNIT_BYTES as u64;
         let mut extents = Vec::new();
         let mut at = offset;
-        while at < end && (extents.is_empty() || !one) {
+        let end = end.min(offset + EXTENT_UNITS_MAX * unit);
+        while at < end && extents.len() < if one { 1 } else { EXTENTS_MAX } {
             let (lpn, last) = (at / unit, end.div_ceil(unit));
             let (count, hole) = match self.handle.extent(Lpn(lpn), last - lpn) {
                 Ok(extent) => extent,
@@ -567,4 +574,21 @@ impl Client {
         }
         self.connection.session().reply_block_status(token, extents);
     }
+}
+
+/// Reads the question of a controller, a line. The error says that it takes too long, or is too long.
+fn question(stream: &mut Stream) -> io::Result<Vec<u8>> {
+    let (begun, mut line, mut part) = (Instant::now(), Vec::new(), [0; 4096]);
+    while !line.ends_with(b"\n") {
+        let left = QUESTION_MAX.saturating_sub(begun.elapsed());
+        if left.is_zero() || line.len() > LINE_BYTES_MAX {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.block(left)?;
+        match stream.read(&mut part)? {
+            0 => break,
+            count => line.extend_from_slice(&part[..count]),
+        }
+    }
+    Ok(line)
 }

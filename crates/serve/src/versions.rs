@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 
 /// Most units of which versions are kept.
 const UNITS_MAX: usize = 1 << 16;
+/// Most versions of a unit.
+const VERSIONS_MAX: usize = 64;
 
 #[derive(Debug)]
 struct Unit {
@@ -60,10 +62,23 @@ impl Versions {
                 (unit.durable, unit.newer) = (content(Lpn(lpn)), Vec::new());
             } else {
                 unit.newer.push((self.completions, content(Lpn(lpn))));
+                // The newest one is always legal.
+                if unit.newer.len() > VERSIONS_MAX
+                    && let Some((_, newest)) = unit.newer.pop()
+                {
+                    (unit.durable, unit.newer) = (newest, Vec::new());
+                }
             }
             if unit.newer.is_empty() && unit.in_flight == 0 {
                 self.units.remove(&lpn);
             }
+        }
+    }
+
+    /// It has failed: what it wrote may be there or not.
+    pub(crate) fn failed(&mut self, units: std::ops::Range<u64>) {
+        for lpn in units {
+            self.units.remove(&lpn);
         }
     }
 
@@ -117,6 +132,22 @@ mod tests {
             (0..100).map(|seed| versions.draw(seed)[0].1.as_ref().map(Payload::identity)).collect();
         assert_eq!(drawn, [None, Some(2), Some(3)].into());
         versions.flushed(versions.flush_covers());
+        assert!(versions.draw(1).is_empty());
+    }
+
+    #[test]
+    fn a_unit_that_is_never_flushed_keeps_so_many_versions() {
+        let mut versions = Versions::default();
+        for tag in 1..1_000 {
+            versions.submitted(7..8, |_| Payload::Tag(tag - 1));
+            versions.completed(7..8, false, |_| Payload::Tag(tag));
+            assert!(versions.units.get(&7).is_none_or(|unit| unit.newer.len() <= VERSIONS_MAX));
+        }
+        let drawn = (0..1_000).filter_map(|seed| versions.draw(seed)[0].1.as_ref().map(Payload::identity));
+        let oldest = drawn.min().unwrap();
+        assert!((900..999).contains(&oldest), "{oldest}");
+        versions.submitted(7..8, |_| Payload::Zero);
+        versions.failed(7..8);
         assert!(versions.draw(1).is_empty());
     }
 

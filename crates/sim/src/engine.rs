@@ -471,7 +471,7 @@ impl<O: Own> Engine<O> {
 
     /// Lets a host FTL begin what it does by itself.
     pub(crate) fn begin(&mut self, now: Instant, host: &mut impl Host) {
-        self.layers.handle(now, Input::Wake, &mut self.said);
+        self.layers.wake_all(now, &mut self.said);
         self.deliver(now, host);
     }
 

@@ -4,7 +4,7 @@
 
 use super::message::Post;
 use crate::ServeError;
-use crate::control::{LINE_BYTES_MAX, Reply};
+use crate::control::{Ask, LINE_BYTES_MAX, Reply};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
-use std::thread::JoinHandle;
+use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 /// How long a client may be silent.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long the world may take for an answer; a cut takes as long as the device's recovery.
+/// How long the world may take for an answer, but for that of a cut: the power may be off for any time.
 const ANSWER: Duration = Duration::from_secs(55);
 
 /// A bound socket; it is removed at the end.
@@ -51,7 +51,8 @@ impl Listener {
                     if let Ok((stream, _)) = listener.accept() {
                         let post = Arc::clone(&post);
                         // A client that does not take its answer gets none.
-                        std::thread::spawn(move || drop(answer(&stream, &*post)));
+                        // Without a thread it gets none, either.
+                        let _ = Builder::new().spawn(move || drop(answer(&stream, &*post)));
                     }
                 }
             }));
@@ -82,10 +83,10 @@ fn answer(stream: &UnixStream, post: &dyn Post) -> io::Result<()> {
         }
         let reply = match serde_json::from_str(&line) {
             Ok(ask) => {
-                let (sender, reply) = sync_channel(1);
+                let ((sender, reply), is_cut) = (sync_channel(1), matches!(ask, Ask::Cut(_)));
                 post.ask(ask, sender);
-                let ended = |_| Reply::Error("the mount does not answer".into());
-                reply.recv_timeout(ANSWER).unwrap_or_else(ended)
+                let reply = if is_cut { reply.recv().ok() } else { reply.recv_timeout(ANSWER).ok() };
+                reply.unwrap_or_else(|| Reply::Error("the mount does not answer".into()))
             }
             Err(error) => Reply::Error(format!("not a question that a mount knows: {error}")),
         };

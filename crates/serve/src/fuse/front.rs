@@ -8,8 +8,8 @@
 
 use super::exchange::{Exchange, IOCTL_EXCHANGE};
 use super::kernel::{
-    Attributes, Entry, Features, Handler, Listing, NodeId, Notifier, Op, OpenFlags, Reply, Request,
-    SetAttributes, Stale, Statistics, Wanted, When,
+    Attributes, Entry, Features, Handler, Listing, NodeId, Op, OpenFlags, Reply, Request, SetAttributes,
+    Stale, Statistics, Wanted, When,
 };
 use super::lazyfs::Operation;
 use super::message::{Job, Message, Queue, Turn};
@@ -86,7 +86,6 @@ pub(super) struct Front<F: Fs> {
     pub(super) queue: Queue<F>,
     /// Queue for jobs that are sent later.
     pub(super) later: Queue<F>,
-    pub(super) notifier: Notifier,
     pub(super) teller: Teller,
     /// Whether the kernel keeps written data until a sync, or until they are old.
     pub(super) writes_back: bool,
@@ -273,7 +272,7 @@ impl<F: Fs> Front<F> {
     }
 
     fn set_attributes(&self, node: NodeId, set: SetAttributes, reply: Reply) {
-        let SetAttributes { mode, uid, gid, size, ends_set_id, .. } = set;
+        let SetAttributes { mode, uid, gid, size, ends_set_id, handle, .. } = set;
         let ctime = match set.ctime {
             Some(When::At(seconds, nanos)) => Some(Timestamp { seconds, nanos }),
             _ => None,
@@ -283,6 +282,10 @@ impl<F: Fs> Front<F> {
         self.submit(reply, move |table, reply| async move {
             let paths = || (table.path(node), None);
             let work = async {
+                // Not by one from before a power cut.
+                if let Some(handle) = handle {
+                    table.check_open(handle)?;
+                }
                 if ends_set_id && mode.is_none() {
                     table.end_set_id(node).await?;
                 }
@@ -395,19 +398,14 @@ impl<F: Fs> Front<F> {
             SEEK_HOLE => Seek::Hole(offset),
             _ => return reply.error(Errno::INVAL),
         };
-        let (queue, later) = (self.later.clone(), self.later.clone());
-        let (notifier, teller, writes_back) = (self.notifier.clone(), self.teller.clone(), self.writes_back);
-        let front = Self { queue, later, notifier, teller, writes_back, directory: self.directory.clone() };
-        std::thread::spawn(move || {
-            // What it does not know any more it does not keep.
-            let _ = front.notifier.forget_pages(node);
-            front.submit(reply, move |table, reply| async move {
-                match table.seek(handle, to).await {
-                    Ok(at) => reply.place(at),
-                    Err(error) => reply.error(errno(error)),
-                }
-            });
+        let job = Self::job(reply, move |table, reply| async move {
+            match table.seek(handle, to).await {
+                Ok(at) => reply.place(at),
+                Err(error) => reply.error(errno(error)),
+            }
         });
+        let later = self.later.clone();
+        self.teller.tell(node, Stale::Pages, move || later.send(Message::Job(Turn::Own, job)));
     }
 
     fn read(&self, node: NodeId, handle: u64, offset: u64, bytes: u32, flags: u32, reply: Reply) {

@@ -3,7 +3,7 @@
 //! A volume's medium is on the host's disk at all times. An image is read into a fresh device before the mount and
 //! written back at the end, into room beside it that was reserved before ([`super::keep`]).
 //!
-//! Invariant: a file or directory is in one mount at a time; its lock is held until the end.
+//! Invariant: a file or directory is in one mount at a time, but for images that are only read; its lock is held until the end.
 
 use super::keep::{Room, directory_of};
 use crate::memory::MemoryBound;
@@ -11,11 +11,12 @@ use crate::volume::Volume;
 use flashweir_contract::Contents;
 use flashweir_core::{Lpn, Payload};
 use flashweir_device::config::{DeviceConfig, FirmwareKind};
-use flashweir_device::{Device, DeviceOptions};
+use flashweir_device::{Device, DeviceOptions, RecoveryReport};
 use flashweir_fs::port::{BLOCK_BYTES, Block, BlockPort, Image, SegmentImage, Write, bytes_of};
 use flashweir_fs::{Kind, NewVolume};
 use flashweir_host::HostConfig;
 use flashweir_sim::host_ftl::Disk;
+use flashweir_sim::live::Tear;
 use flashweir_sim::stack::{FlushMode, Port, Stack};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
@@ -102,8 +103,8 @@ impl Medium {
         }
     }
 
-    /// A stack on the medium. Errors are in words.
-    pub(super) fn open(self, flush: FlushMode) -> Result<(Held, Stack), String> {
+    /// A stack on the medium. An image that is only read needs no permission to write, and others may read it beside. Errors are in words.
+    pub(super) fn open(self, flush: FlushMode, is_read_only: bool) -> Result<(Held, Stack), String> {
         match self {
             Self::Memory(memory) => memory.open(flush),
             Self::Volume(path) => {
@@ -117,8 +118,9 @@ impl Medium {
             Self::Image { path, device, seed, reserve, memory_bytes } => {
                 let named = |error: std::io::Error| format!("{}: {error}", path.display());
                 let path = path.canonicalize().map_err(named)?;
-                let lock = File::options().read(true).write(true).open(&path).map_err(named)?;
-                lock.try_lock().map_err(|_| format!("{}: another process uses it", path.display()))?;
+                let lock = File::options().read(true).write(!is_read_only).open(&path).map_err(named)?;
+                let locked = if is_read_only { lock.try_lock_shared() } else { lock.try_lock() };
+                locked.map_err(|_| format!("{}: another process uses it", path.display()))?;
                 let bytes = lock.metadata().map_err(named)?.len();
                 if !path.is_file() || bytes == 0 || !bytes.is_multiple_of(BLOCK_BYTES as u64) {
                     return Err(format!("{}: expected a file of whole blocks of 4 KiB", path.display()));
@@ -329,6 +331,23 @@ impl Held {
         }
     }
 
+    /// Cuts the power of the stack on it, which recovers at once. The error tells of pages of a volume that recovery needed and found
+    /// damaged: it has taken them for interrupted ones, and the device may show older contents.
+    pub(super) fn cut(&self, stack: Stack, tear: Tear) -> (Stack, RecoveryReport, Result<(), String>) {
+        if let Self::Volume(volume) = self {
+            volume.forget_damage();
+        }
+        let (stack, report) = stack.cut(self.options(), tear);
+        match self {
+            Self::Volume(volume) => {
+                let stack = stack.recovered();
+                let recovered = volume.check_recovery().map_err(|error| error.to_string());
+                (stack, report, recovered)
+            }
+            Self::Image(..) | Self::Memory { .. } => (stack, report, Ok(())),
+        }
+    }
+
     /// Saves the contents of the device, whose file system is not mounted any more. An image that was only read stays as it is; one that
     /// cannot be written is returned with the reason, and nothing is lost as long as its device exists.
     pub(super) fn close(self, mut stack: Stack, is_read_only: bool) -> Result<(), Unkept> {
@@ -396,3 +415,6 @@ impl OpenImage {
         room.take_place(path, Some(permissions)).map_err(named)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -45,7 +45,6 @@ impl Ready {
             let front = |queue: Queue<F>, later| Front {
                 queue,
                 later,
-                notifier: notifier.clone(),
                 teller: teller.clone(),
                 writes_back,
                 directory: directory.to_owned(),

@@ -20,6 +20,7 @@ use flashweir_sim::stack::Port;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
+use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -92,7 +93,37 @@ pub(super) struct Open<F: Fs> {
     atomic: RefCell<Option<Withholding<F>>>,
     /// Whether a part of what it has written since its start is lost, so that it cannot commit.
     is_torn: Cell<bool>,
-    listing: RefCell<Rc<[DirEntry]>>,
+    /// Its entries, once they were read.
+    listing: RefCell<Option<Rc<[DirEntry]>>>,
+    /// Number of tasks that work on it.
+    uses: Cell<u32>,
+    /// One of them has ended.
+    unused: Event,
+}
+
+/// An open file for as long as a task works on it, which may be longer than the process lives: until then it is not closed.
+struct Use<F: Fs>(Rc<Open<F>>);
+
+impl<F: Fs> Use<F> {
+    fn of(open: &Rc<Open<F>>) -> Self {
+        open.uses.set(open.uses.get() + 1);
+        Self(Rc::clone(open))
+    }
+}
+
+impl<F: Fs> Deref for Use<F> {
+    type Target = Open<F>;
+
+    fn deref(&self) -> &Open<F> {
+        &self.0
+    }
+}
+
+impl<F: Fs> Drop for Use<F> {
+    fn drop(&mut self) {
+        self.0.uses.set(self.0.uses.get() - 1);
+        self.0.unused.notify();
+    }
 }
 
 /// A file that is open as atomic.
@@ -597,9 +628,14 @@ impl<F: Fs> Table<F> {
 
     // Open files.
 
-    fn file(&self, handle: u64) -> Result<Rc<Open<F>>> {
+    fn file(&self, handle: u64) -> Result<Use<F>> {
         // One from before a power cut is none of ours.
-        self.files.borrow().get(&handle).cloned().ok_or(Errno::EIO)
+        self.files.borrow().get(&handle).map(Use::of).ok_or(Errno::EIO)
+    }
+
+    /// Checks that a program has opened a file since the last power cut.
+    pub(super) fn check_open(&self, handle: u64) -> Result<()> {
+        self.file(handle).map(drop)
     }
 
     pub(super) async fn open(&self, number: NodeId, how: How) -> Result<u64> {
@@ -615,8 +651,9 @@ impl<F: Fs> Table<F> {
         };
         let handle = self.next_file.get();
         self.next_file.set(handle + 1);
-        let (atomic, is_torn, listing) = (RefCell::default(), Cell::new(false), RefCell::new(Rc::default()));
-        let open = Open { number, how, file, direct, atomic, is_torn, listing };
+        let (atomic, is_torn, listing) = (RefCell::default(), Cell::new(false), RefCell::default());
+        let (uses, unused) = Default::default();
+        let open = Open { number, how, file, direct, atomic, is_torn, listing, uses, unused };
         if !open.how.direct {
             self.keeps(number, |keeps| keeps.buffered_files += 1);
         }
@@ -712,9 +749,22 @@ impl<F: Fs> Table<F> {
             }
             self.open(number, how).await
         };
-        let opened = opened.await;
-        file.close().await?;
-        Ok((attr, opened?))
+        match (opened.await, file.close().await) {
+            (Ok(handle), Ok(())) => Ok((attr, handle)),
+            (opened, closed) => {
+                // The kernel learns nothing of it.
+                let error = closed.err();
+                let error = match opened {
+                    Ok(handle) => {
+                        self.release(handle).await;
+                        error.unwrap_or(Errno::EIO)
+                    }
+                    Err(errno) => errno,
+                };
+                self.forget(vec![(number.0, 1)]).await;
+                Err(error)
+            }
+        }
     }
 
     /// Data or a hole.
@@ -723,9 +773,12 @@ impl<F: Fs> Table<F> {
     }
 
     pub(super) async fn release(&self, handle: u64) {
-        let open = self.files.borrow_mut().remove(&handle);
-        // A task that still works on it closes it by dropping it.
-        if let Some(open) = open.and_then(Rc::into_inner) {
+        let open = self.files.borrow().get(&handle).cloned();
+        let Some(open) = open else { return };
+        // A process that is killed leaves tasks that work on. What it withholds is withheld until they end.
+        open.unused.until(|| open.uses.get() == 0).await;
+        self.files.borrow_mut().remove(&handle);
+        if let Some(open) = Rc::into_inner(open) {
             self.close(open).await;
         }
     }
@@ -976,13 +1029,13 @@ impl<F: Fs> Table<F> {
     }
 
     /// The open files of an inode that withhold so.
-    fn withholders(&self, ino: Ino, until: Until) -> Vec<Rc<Open<F>>> {
+    fn withholders(&self, ino: Ino, until: Until) -> Vec<Use<F>> {
         if !self.vfs.is_atomic(ino) {
             return Vec::new();
         }
         let files = self.files.borrow();
         let is_it = |open: &&Rc<Open<F>>| open.file.ino() == ino && open.until() == Some(until);
-        files.values().filter(is_it).cloned().collect()
+        files.values().filter(is_it).map(Use::of).collect()
     }
 
     /// Begins a change to a file whose changes are sets of their own, once no other one is under way, for [`Self::end_change`].
@@ -1030,7 +1083,7 @@ impl<F: Fs> Table<F> {
     /// A power cut took a part of what a file withheld until a sync: the sync that meets it forgets the rest.
     async fn forget_torn(&self, ino: Ino) -> Result<()> {
         let torn = self.withholders(ino, Until::Close).into_iter().filter(|open| open.is_torn.take());
-        let torn: Vec<(Rc<Open<F>>, Withholding<F>)> =
+        let torn: Vec<(Use<F>, Withholding<F>)> =
             torn.filter_map(|open| open.atomic().map(|atomic| (open, atomic))).collect();
         for (open, atomic) in &torn {
             self.forget_withheld(open, atomic).await?;
@@ -1116,11 +1169,11 @@ impl<F: Fs> Table<F> {
     /// syncv of the files with these numbers, each of which a program has open as atomic. `EBUSY` if a program has started a set of one of
     /// them, which only its commit releases.
     pub(super) async fn sync_set(&self, numbers: &[NodeId], kind: SyncKind) -> Result<()> {
-        let opens: Vec<Rc<Open<F>>> = {
+        let opens: Vec<Use<F>> = {
             let files = self.files.borrow();
             let atomic = |number: &NodeId| {
                 let is_it = |open: &&Rc<Open<F>>| open.number == *number && open.atomic().is_some();
-                files.values().find(is_it).cloned().ok_or(Errno::EINVAL)
+                files.values().find(is_it).map(Use::of).ok_or(Errno::EINVAL)
             };
             numbers.iter().map(atomic).collect::<Result<_>>()?
         };
@@ -1144,7 +1197,7 @@ impl<F: Fs> Table<F> {
     }
 
     /// syncv of what is withheld through these open files.
-    async fn sync_opens(&self, opens: &[Rc<Open<F>>], kind: SyncKind) -> Result<()> {
+    async fn sync_opens(&self, opens: &[Use<F>], kind: SyncKind) -> Result<()> {
         let set: Vec<Withholding<F>> = opens.iter().filter_map(|open| open.atomic()).collect();
         let files: Vec<&File<F>> = set.iter().map(|atomic| &*atomic.file).collect();
         let call = |(): &()| {
@@ -1179,17 +1232,20 @@ impl<F: Fs> Table<F> {
     /// The listing of an open directory, read again if `from_start`.
     pub(super) async fn listing(&self, handle: u64, from_start: bool) -> Result<Rc<[DirEntry]>> {
         let open = self.file(handle)?;
-        if from_start {
-            let (mut all, mut after) = (Vec::new(), Cookie::START);
-            loop {
-                let entries = open.file.read_dir(after, usize::MAX).await?;
-                let Some(last) = entries.last() else { break };
-                after = last.cookie;
-                all.extend(entries);
-            }
-            *open.listing.borrow_mut() = all.into();
+        let known = open.listing.borrow().clone().filter(|_| !from_start);
+        if let Some(listing) = known {
+            return Ok(listing);
         }
-        Ok(Rc::clone(&open.listing.borrow()))
+        let (mut all, mut after) = (Vec::new(), Cookie::START);
+        loop {
+            let entries = open.file.read_dir(after, usize::MAX).await?;
+            let Some(last) = entries.last() else { break };
+            after = last.cookie;
+            all.extend(entries);
+        }
+        let listing: Rc<[DirEntry]> = all.into();
+        *open.listing.borrow_mut() = Some(Rc::clone(&listing));
+        Ok(listing)
     }
 
     /// The directory above an open one, by the kernel's number.

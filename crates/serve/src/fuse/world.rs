@@ -19,7 +19,7 @@ use crate::clock::{Clock, Speed, civil_time};
 use crate::control::{Ask, CutDone, CutOrder, DiskStatus, Reply, Status};
 use crate::memory::GiveBack;
 use flashweir_core::{Duration, Instant};
-use flashweir_device::DeviceOptions;
+use flashweir_device::RecoveryReport;
 use flashweir_device::config::Metadata;
 use flashweir_fs::port::{BLOCK_BYTES, BlockPort as _};
 use flashweir_fs::vfs::Vfs;
@@ -125,6 +125,8 @@ struct World {
     pace: Pace,
     /// Requests that have not been answered.
     outstanding: Rc<Cell<u64>>,
+    /// Tasks that free what the kernel has forgotten.
+    forgetting: Rc<Cell<u64>>,
     cuts: u32,
 }
 
@@ -137,7 +139,7 @@ pub(super) fn run(
     let path = medium.path().display().to_string();
     let named = |why| format!("{path}: {why}");
     let begun = (|| {
-        let (held, mut stack) = medium.open(config.flush)?;
+        let (held, mut stack) = medium.open(config.flush, config.mount.read_only)?;
         let port = stack.port();
         let wanted = config.make;
         let kind = stack.block_on(async move {
@@ -209,6 +211,7 @@ impl World {
             power: Power::On,
             pace,
             outstanding: Rc::default(),
+            forgetting: Rc::default(),
             cuts: 0,
         };
         if let Err(error) = world.mount(BTreeMap::new(), 1) {
@@ -256,11 +259,6 @@ impl World {
         let table = table.unwrap_or_else(|| Err("the device does not answer".into()))?;
         self.table = Some(Rc::new(table));
         Ok(())
-    }
-
-    /// Seed of the device and what it keeps.
-    fn options(&self) -> DeviceOptions {
-        self.held.as_ref().expect("it is not the end yet").options()
     }
 
     fn stack(&self) -> &Stack {
@@ -413,8 +411,11 @@ impl World {
             }
             Message::Forget(forgotten) => {
                 if let Some(table) = &self.table {
-                    let table = Rc::clone(table);
-                    self.stack_mut().spawn(async move { table.forget(forgotten).await });
+                    let (table, running) = (Rc::clone(table), Running::new(&self.forgetting));
+                    self.stack_mut().spawn(async move {
+                        let _running = running;
+                        table.forget(forgotten).await;
+                    });
                 }
             }
             Message::Kernel(notifier, own) => {
@@ -525,6 +526,15 @@ impl World {
 
     // Power.
 
+    /// Cuts the power of the device, which recovers at once. The error says what its recovery could not read.
+    fn cut_stack(&mut self, tear: Tear) -> (RecoveryReport, Result<(), String>) {
+        let stack = self.stack.take().expect("the power is on");
+        let held = self.held.as_ref().expect("it is not the end yet");
+        let (stack, report, recovered) = held.cut(stack, tear);
+        self.stack = Some(stack);
+        (report, recovered)
+    }
+
     fn cut(&mut self, order: &CutOrder, reply: SyncSender<Reply>) {
         let refused = match &self.power {
             Power::Off { .. } => Some("the power is off already".to_owned()),
@@ -543,10 +553,7 @@ impl World {
         let tear = order.seed.map_or(Tear::Likeliest, Tear::Drawn);
         let (told, next_file) = self.table.take().map(|table| table.told()).unwrap_or_default();
         let requests_lost = self.outstanding.get();
-        let options = self.options();
-        let stack = self.stack.take().expect("the power is on");
-        let (stack, report) = stack.cut(options, tear);
-        self.stack = Some(stack);
+        let (report, recovered) = self.cut_stack(tear);
         self.cuts += 1;
         let numbers: Vec<u64> = told.keys().copied().collect();
         let names: Vec<Name> = told.values().flat_map(|told| told.names.iter().cloned()).collect();
@@ -554,7 +561,7 @@ impl World {
             .into_iter()
             .map(|(number, told)| (number, Told { names: Default::default(), ..told }))
             .collect();
-        let mounted = self.mount(told, next_file);
+        let mounted = recovered.and_then(|()| self.mount(told, next_file));
         let done = CutDone {
             export: self.config.name(),
             requests_lost,
@@ -583,7 +590,8 @@ impl World {
         };
         // The kernel may write pages out before it drops them, and waits for an answer: so another thread notifies it.
         let (notifier, sender) = (self.notifier.clone(), self.sender.clone());
-        std::thread::spawn(move || {
+        let later = self.sender.clone();
+        let told = apart(move || {
             for number in numbers {
                 if let Some(notifier) = &notifier {
                     // What the kernel has already forgotten, it need not drop.
@@ -592,6 +600,9 @@ impl World {
             }
             sender.send(Message::Invalidated);
         });
+        if !told {
+            later.send(Message::Invalidated);
+        }
     }
 
     // As in LazyFS, programs notice the power cut only by the data that are lost.
@@ -643,9 +654,7 @@ impl World {
         drop(table);
         let numbers = told.keys().copied().collect();
         let names = told.values().flat_map(|told| told.names.iter().cloned()).collect();
-        let stack = self.stack.take().expect("the power is on");
-        let (stack, _) = stack.cut(self.options(), Tear::Likeliest);
-        self.stack = Some(stack);
+        self.cut_stack(Tear::Likeliest).1?;
         self.mount(told, next_file)?;
         let table = Rc::clone(self.table.as_ref().expect("it was mounted"));
         table.faults.replace(faults);
@@ -675,7 +684,7 @@ impl World {
             }
         };
         let notifier = self.notifier.clone();
-        std::thread::spawn(move || {
+        apart(move || {
             if let Some(notifier) = notifier {
                 for number in numbers {
                     let _ = notifier.forget_pages(NodeId(number));
@@ -690,12 +699,11 @@ impl World {
 
     /// The power goes, and the mount with it, as LazyFS ends: killed. The medium is as the cut left it.
     fn crash(&mut self, kept: Vec<Kept>) {
-        if let Err(why) = self.forget(kept) {
-            eprintln!("weir: after the crash: {why}");
-        }
-        if let (Some(stack), Some(held)) = (self.stack.take(), self.held.take())
-            && let Err(Unkept { why, .. }) = held.close(stack, false)
-        {
+        let kept = self.forget(kept).and_then(|_| match (self.stack.take(), self.held.take()) {
+            (Some(stack), Some(held)) => held.close(stack, false).map_err(|unkept| unkept.why),
+            _ => Ok(()),
+        });
+        if let Err(why) = kept {
             eprintln!("weir: after the crash: {why}");
         }
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
@@ -715,7 +723,7 @@ impl World {
         self.catch_up();
         let notifier = self.notifier.clone();
         // Directories may be locked by requests that wait for this thread.
-        std::thread::spawn(move || {
+        apart(move || {
             for (dir, name) in names {
                 if let Some(notifier) = &notifier {
                     let _ = notifier.forget_name(NodeId(dir), &name);
@@ -746,7 +754,8 @@ impl World {
     /// Ends the mount in order: everything is written, and the medium kept.
     fn end(mut self) -> Result<(), String> {
         let mut stack = self.stack.take().expect("the power is on");
-        while self.outstanding.get() > 0 && stack.turn() {}
+        // An inode that is freed during the unmount would be a part of what is written, or not.
+        while self.outstanding.get() + self.forgetting.get() > 0 && stack.turn() {}
         let unmounted = match self.table.take() {
             Some(table) => {
                 let unmounted = stack.block_on(async move {
@@ -761,13 +770,12 @@ impl World {
             }
             None => Ok(()),
         };
-        // An image stays as it was at the beginning, rather than become something that no mount accepts.
-        let came_back = match &self.power {
-            Power::Lost(why) => Err(why.clone()),
-            _ => Ok(()),
-        };
+        // An image stays as it was at the beginning, rather than become something that no mount accepts, and a volume as the cut left it.
+        if let Power::Lost(why) = &self.power {
+            return Err(why.clone());
+        }
         let held = self.held.take().expect("it is not the end yet");
-        let kept = match held.close(stack, self.config.mount.read_only || came_back.is_err()) {
+        let kept = match held.close(stack, self.config.mount.read_only) {
             Ok(()) => Ok(()),
             Err(Unkept { why, image: None }) => Err(why),
             Err(Unkept { why, image: Some(image) }) => {
@@ -776,7 +784,7 @@ impl World {
                 Ok(())
             }
         };
-        came_back.and(unmounted).and(kept)
+        unmounted.and(kept)
     }
 
     /// The image cannot be written: nothing is lost while the device is in memory, so it is retried until there is room, or the user names
@@ -858,6 +866,16 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
+}
+
+/// Does something on a thread of its own: the kernel may wait for this one before it takes a notice. Returns whether there is a thread;
+/// without one the kernel keeps what it has.
+fn apart(work: impl FnOnce() + Send + 'static) -> bool {
+    let thread = std::thread::Builder::new().name("notices".into()).spawn(work);
+    if let Err(error) = &thread {
+        eprintln!("weir: no thread to tell the kernel what is stale: {error}");
+    }
+    thread.is_ok()
 }
 
 #[cfg(test)]

@@ -28,4 +28,5 @@ pub use request::{Command, Extent, Request};
 pub use session::{Fatal, Session};
 pub use tls::{TlsError, TlsKeys};
 pub use transmit::ReadReply;
+pub(crate) use transmit::{EXTENT_UNITS_MAX, EXTENTS_MAX};
 pub use wire::Errno;

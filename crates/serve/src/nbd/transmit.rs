@@ -18,7 +18,9 @@ use std::sync::Arc;
 /// Payloads up to this many bytes are copied out of the input when they are complete; larger ones get a buffer.
 const INPUT_PAYLOAD_BYTES_MAX: usize = 64 << 10;
 /// Extents of one answer to a question for block status. The client asks again for the rest.
-const EXTENTS_MAX: usize = 4096;
+pub(crate) const EXTENTS_MAX: usize = 4096;
+/// Units of a disk that are looked at for one answer.
+pub(crate) const EXTENT_UNITS_MAX: u64 = 1 << 16;
 /// Longest text of an error, bytes.
 const MESSAGE_BYTES_MAX: usize = 256;
 /// Holes below this many bytes are sent as zeros: a chunk of their own would cost as much.

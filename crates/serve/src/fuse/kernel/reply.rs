@@ -3,6 +3,7 @@
 use super::NodeId;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, IoSlice, Write as _};
@@ -18,9 +19,6 @@ const IDLE_LOOK: Duration = Duration::from_secs(5);
 
 /// Bit of SIGKILL in a mask of signals.
 const SIGKILL_BIT: u64 = 1 << 8;
-
-/// Error of `/proc` for a thread that has just ended.
-const ESRCH: i32 = 3;
 
 // Codes of notices.
 const FORGET_PAGES: i32 = 2;
@@ -131,8 +129,11 @@ impl Channel {
     /// Releases threads that are killed while they wait, until the mount has ended. A thread may be killed long after the one signal that
     /// the kernel reports, so interrupted threads are checked repeatedly.
     pub(super) fn watch_killed(&self) {
-        while !self.has_ended.load(Ordering::Relaxed) {
+        loop {
             let open = self.open();
+            if self.has_ended.load(Ordering::Relaxed) {
+                return;
+            }
             let is_quiet = !open.values().any(|asked| asked.is_interrupted);
             let pause = if is_quiet { IDLE_LOOK } else { KILLED_LOOK };
             drop(self.interrupted.wait_timeout(open, pause));
@@ -142,8 +143,10 @@ impl Channel {
 
     /// The mount has ended: no further request comes.
     pub(super) fn end(&self) {
+        let open = self.open();
         self.has_ended.store(true, Ordering::Relaxed);
         self.interrupted.notify_all();
+        drop(open);
     }
 
     /// Writes an answer, or a notice, whose number is 0. After the end of the mount the kernel refuses them.
@@ -173,7 +176,10 @@ fn is_killed(thread: u32) -> bool {
     }
     match std::fs::read_to_string(format!("/proc/{thread}/status")) {
         Ok(status) => has_sigkill(&status),
-        Err(error) => error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(ESRCH),
+        // It is gone, or /proc hides it from us: then the kernel refuses signals to it, too, but for another reason.
+        Err(_) => {
+            Pid::from_raw(thread as i32).is_some_and(|thread| test_kill_process(thread) == Err(Errno::SRCH))
+        }
     }
 }
 

@@ -38,6 +38,8 @@ pub(crate) struct SetAttributes {
     pub(crate) ctime: Option<When>,
     /// As [`Op::Write`] does.
     pub(crate) ends_set_id: bool,
+    /// Open file through which they are to change.
+    pub(crate) handle: Option<u64>,
 }
 
 /// The operation. Flags and modes are those of system calls.
@@ -229,6 +231,7 @@ const SET_GID: u32 = 1 << 2;
 const SET_SIZE: u32 = 1 << 3;
 const SET_ATIME: u32 = 1 << 4;
 const SET_MTIME: u32 = 1 << 5;
+const SET_HANDLE: u32 = 1 << 6;
 const SET_ATIME_NOW: u32 = 1 << 7;
 const SET_MTIME_NOW: u32 = 1 << 8;
 const SET_CTIME: u32 = 1 << 10;
@@ -383,7 +386,7 @@ impl<'a> Op<'a> {
 impl SetAttributes {
     fn new(left: &mut Bytes<'_>) -> Option<Self> {
         let (valid, _) = (left.u32()?, left.u32()?);
-        let (_handle, size, _owner) = (left.u64()?, left.u64()?, left.u64()?);
+        let (handle, size, _owner) = (left.u64()?, left.u64()?, left.u64()?);
         let seconds = [left.u64()? as i64, left.u64()? as i64, left.u64()? as i64];
         let nanos = [left.u32()?, left.u32()?, left.u32()?];
         let (mode, _, uid, gid) = (left.u32()?, left.u32()?, left.u32()?, left.u32()?);
@@ -402,6 +405,7 @@ impl SetAttributes {
             mtime: time(1, SET_MTIME, SET_MTIME_NOW)?,
             ctime: time(2, SET_CTIME, 0)?,
             ends_set_id: has(SET_ENDS_SET_ID),
+            handle: has(SET_HANDLE).then_some(handle),
         })
     }
 }
@@ -520,6 +524,7 @@ pub(super) mod tests {
             mtime: Some(When::At(-12, 2)),
             ctime: Some(When::At(13, 3)),
             ends_set_id: true,
+            handle: None,
         };
         assert_eq!(op(&bytes(4, &[&body(0b1100_1011_1111, 1)])), Op::SetAttributes(all));
         // No second has so many nanoseconds.

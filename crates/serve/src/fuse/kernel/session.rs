@@ -25,9 +25,6 @@ const MINOR_MIN: u32 = 28;
 /// Room for the words before the data of a write.
 const ROOM_BYTES: usize = 4096;
 
-/// Bytes of a page, by which the kernel counts.
-const PAGE_BYTES: u32 = 4096;
-
 /// Answers requests; called by several threads.
 pub(crate) trait Handler: Send + Sync + 'static {
     /// Answers, now or later.
@@ -152,7 +149,8 @@ fn greeting(readahead_bytes_max: u32, features: Features, wanted: Wanted) -> [u8
     // Programs wait when three quarters of the background are in use.
     words.u16(wanted.background_max).u16(wanted.background_max / 4 * 3).u32(wanted.write_bytes_max);
     // Times are in nanoseconds.
-    words.u32(1).u16((wanted.write_bytes_max / PAGE_BYTES) as u16).u16(0);
+    let pages = (wanted.write_bytes_max as usize / rustix::param::page_size()).max(1);
+    words.u32(1).u16(pages as u16).u16(0);
     words.u32((features.0 >> 32) as u32);
     words.bytes()
 }

@@ -8,6 +8,7 @@ use flashweir_fs::f2fs::{self, F2fs};
 use flashweir_fs::port::BlockPort as _;
 use flashweir_fs::vfs::MountOptions;
 use flashweir_sim::stack::{FlushMode, Stack};
+use std::task::Poll;
 
 const ROOT: NodeId = NodeId::ROOT;
 const CALLER: Creds = Creds::checked(7, 8);
@@ -188,13 +189,13 @@ fn regression_sets_of_one_write_do_not_add_up() {
             .collect();
         std::future::poll_fn(|context| {
             writes.retain_mut(|write| match write.as_mut().poll(context) {
-                std::task::Poll::Ready(written) => {
+                Poll::Ready(written) => {
                     assert_eq!(written.unwrap().0 as usize, large.len());
                     false
                 }
-                std::task::Poll::Pending => true,
+                Poll::Pending => true,
             });
-            if writes.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+            if writes.is_empty() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
         drop(writes);
@@ -331,6 +332,69 @@ fn after_a_cut_the_kernel_knows_what_was_synced_and_nothing_is_open() {
         assert!(table.attr(table.number(new.ino)).await.is_ok());
         table.clear().await;
         table.vfs().unmount().await.unwrap();
+    });
+    assert_eq!(done, Some(()));
+}
+
+/// Runs two tasks side by side to their ends; the first one begins first.
+async fn both(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
+    let (mut one, mut other) = (Box::pin(one), Box::pin(other));
+    let mut done = [false; 2];
+    std::future::poll_fn(|cx| {
+        done[0] = done[0] || one.as_mut().poll(cx).is_ready();
+        done[1] = done[1] || other.as_mut().poll(cx).is_ready();
+        if done == [true; 2] { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+/// A process was killed in the middle of a write: the kernel closes its file while the write still waits for the device. What it had started
+/// became durable with the next sync by anybody; and a file each of whose writes is a set of its own kept what others wrote later.
+#[test]
+fn regression_a_file_is_closed_when_its_last_task_ends() {
+    for until in [Until::Commit, Until::Written] {
+        with_file(async move |table, number, [file, other]| {
+            table.begin_atomic(file, until).await.unwrap();
+            if until == Until::Commit {
+                put(&table, file, 2, 2000).await;
+            }
+            let write = async {
+                // A part of a page behind the end of what is in memory, so that the device is asked for it.
+                table.vfs().sync_all().await.unwrap();
+                put(&table, file, 3, 500).await;
+            };
+            let held = table.file(file).unwrap();
+            let write = async {
+                write.await;
+                drop(held);
+            };
+            both(write, table.release(file)).await;
+            assert_eq!(table.read(file, 0, &mut [0], false).await, Err(Errno::EIO), "it is closed");
+            assert!(!table.vfs().is_atomic(table.ino(number).unwrap()), "{until:?}");
+            let left = if until == Until::Commit { 1 } else { 3 };
+            assert_eq!(seen(&table, number, other).await, (left, 1000));
+            // Others' writes are withheld no longer.
+            put(&table, other, 4, 1000).await;
+            table.vfs().sync_all().await.unwrap();
+            assert!(!table.vfs().has_withheld(table.ino(number).unwrap()));
+            assert_eq!(seen(&table, number, other).await, (4, 1000));
+        });
+    }
+}
+
+/// `lseek` on a fresh descriptor, or one that was opened again after a cut.
+#[test]
+fn a_listing_may_begin_anywhere() {
+    let mut stack = stack();
+    let (port, handle) = (stack.port(), stack.handle());
+    let done = stack.block_on(async move {
+        let table = mounted(port, handle, None).await;
+        for name in [b"a", b"b", b"c"] {
+            let (_, file) = table.create(&CALLER, ROOT, name, 0o600, (true, WRITES)).await.unwrap();
+            table.release(file).await;
+        }
+        let dir = table.open(ROOT, How { writes: false, ..WRITES }).await.unwrap();
+        assert_eq!(table.listing(dir, false).await.unwrap().len(), 3);
     });
     assert_eq!(done, Some(()));
 }
