@@ -228,10 +228,11 @@ fn checked(args: &CheckArgs, cancel: &AtomicBool) -> Outcome<Report> {
         Shape::Json => json::pretty(json::Kind::Check, &report)?,
     };
     print_or_write(args.results.out.as_deref(), &text)?;
-    Ok(report)
+    // What was found until then is not lost.
+    if cancel.load(Ordering::Relaxed) { Err(Failure::Interrupted) } else { Ok(report) }
 }
 
-/// Has each directory judged.
+/// Has each directory judged, or those until it is stopped.
 fn judge(
     bench: &Bench<'_>,
     recording: &Arc<Recording>,
@@ -260,11 +261,7 @@ fn judge(
     let chosen: Vec<&Directory> = (0..most).map(|at| &found[at * found.len() / most]).collect();
     report.directories_left_out = found.len() - chosen.len();
     let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
-    for (index, directory) in chosen.iter().enumerate() {
-        bar.set(0.5 + index as f64 / chosen.len() as f64 / 2.0, || {
-            format!("{index} of {} directories judged", chosen.len())
-        });
-        report.judged += 1;
+    let mut judge = |directory: &Directory, report: &mut Report| -> Outcome {
         let contents = Arc::new(directory.contents(&recording.before));
         // The latest promise is the hardest to keep; with fewer promises there may be too much data.
         let asked = |moment: Moment| -> Outcome<Option<(Moment, String)>> {
@@ -275,7 +272,7 @@ fn judge(
         let is_same = directory.least.printed == directory.most.printed;
         let least = if is_same { None } else { asked(directory.least)? };
         // The earlier one is the easier to understand.
-        let Some((moment, said)) = least.or(most) else { continue };
+        let Some((moment, said)) = least.or(most) else { return Ok(()) };
         let kind: String = said.chars().filter(|c| !c.is_ascii_digit()).collect();
         match kinds.get(&kind) {
             Some(place) => report.failures[*place].directories += 1,
@@ -285,6 +282,20 @@ fn judge(
                 report.failures.push(bench.failed(recording, &contents, moment, said, number)?);
             }
         }
+        Ok(())
+    };
+    for (index, directory) in chosen.iter().enumerate() {
+        bar.set(0.5 + index as f64 / chosen.len() as f64 / 2.0, || {
+            format!("{index} of {} directories judged", chosen.len())
+        });
+        match judge(directory, &mut report) {
+            Err(Failure::Interrupted) => {
+                report.directories_left_out = found.len() - report.judged;
+                break;
+            }
+            judged => judged?,
+        }
+        report.judged += 1;
     }
     Ok(report)
 }

@@ -112,12 +112,12 @@ pub(crate) fn command(args: &CrashSqliteArgs, cancel: &AtomicBool) -> Outcome {
             });
             !cancel.load(Ordering::Relaxed)
         });
-        if cancel.load(Ordering::Relaxed) {
-            bar.clear();
-            return Err(Failure::Interrupted);
-        }
         let (format, plan, flush) = (config.format, config.plan, config.mode.name());
-        all.push(Explored { format, plan, flush, report: report.map_err(Failure::usage)? });
+        // Options and configurations have been checked.
+        all.push(Explored { format, plan, flush, report: report.map_err(Failure::Run)? });
+        if cancel.load(Ordering::Relaxed) {
+            break;
+        }
     }
     bar.clear();
     let text = match args.results.shape.output {
@@ -130,6 +130,10 @@ pub(crate) fn command(args: &CrashSqliteArgs, cancel: &AtomicBool) -> Outcome {
         let seconds = begun.elapsed().as_secs_f64().max(1e-9);
         let speed = thousands((made as f64 / seconds) as u64);
         say(format!("{} cuts in {seconds:.1} s, {speed} per second", thousands(made)));
+    }
+    // What was found until then is not lost.
+    if cancel.load(Ordering::Relaxed) {
+        return Err(Failure::Interrupted);
     }
     let found = all.iter().filter(|explored| !explored.report.violations.is_empty()).count();
     match (args.mutants, found) {

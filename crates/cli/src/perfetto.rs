@@ -109,8 +109,10 @@ impl<'a> TimelineFile<'a> {
         let path = &resolved(path);
         let whole = if is_file { temporary(path, "part") } else { path.to_owned() };
         let _guard = Removed(is_file.then_some(&whole));
-        let mut out =
-            BufWriter::new(File::options().create(true).write(true).truncate(is_file).open(&whole)?);
+        // Behind what was printed to the same file, as to /dev/stdout.
+        let mut how = File::options();
+        how.create(true).write(true).truncate(is_file).append(!is_file);
+        let mut out = BufWriter::new(how.open(&whole)?);
         out.write_all(HEAD.as_bytes())?;
         for (part, _) in &self.runs {
             io::copy(&mut File::open(part)?, &mut out)?;

@@ -50,14 +50,21 @@ pub(crate) fn percent(text: &str) -> Result<u32, String> {
     part.map(|part| part as u32).ok_or_else(|| "expected 0.01 to 95".to_owned())
 }
 
+/// Longest time that can be given: sums of a few are still times.
+const TIME_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
 /// A length of virtual time.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
-    text.parse().map_err(|_| "expected a time such as 500ms or 10s".to_owned())
+    text.parse().map_err(|_| "expected a time such as 500ms or 10s".to_owned()).and_then(bounded)
 }
 
 /// A length of virtual time, as long as one may wait for.
 pub(crate) fn span(text: &str) -> Result<Duration, String> {
-    text.parse().map_err(|_| "expected a time such as 500ms or 2s".to_owned())
+    text.parse().map_err(|_| "expected a time such as 500ms or 2s".to_owned()).and_then(bounded)
+}
+
+fn bounded(time: Duration) -> Result<Duration, String> {
+    if time <= TIME_MAX { Ok(time) } else { Err("expected at most ten years".to_owned()) }
 }
 
 /// A span of virtual time; what is missing on one side has no limit there.

@@ -8,7 +8,7 @@ use crate::output::{check, print, stopped, write};
 use crate::pool::Pool;
 use crate::report;
 use flashweir_core::random::RandomStream;
-use flashweir_core::{Lpn, Payload};
+use flashweir_core::{Instant, Lpn, Payload};
 use flashweir_device::config::DeviceConfig;
 use flashweir_device::geometry::Geometry;
 use flashweir_device::{Device, DeviceMetrics, DeviceOptions, FastForward};
@@ -140,10 +140,8 @@ fn measure(config: &DeviceConfig, args: &WafArgs, step: &mut dyn FnMut(f64) -> b
     let settle = (units as f64 * args.settle) as u64;
     let count = (units as f64 * args.measure).max(1.0) as u64;
     let total = units + settle + count;
-    let mut sampler = args
-        .report
-        .is_some()
-        .then(|| Sampler::over_host_units(Snapshot::of(&device, flashweir_core::Instant::ZERO)));
+    let mut sampler =
+        args.report.is_some().then(|| Sampler::over_host_units(Snapshot::of(&device, Instant::ZERO)));
     let mut sample_at = sampler.as_ref().map_or(u64::MAX, Sampler::due);
     let mut write = |device: &mut Device, from: u64, count: u64, next: &mut dyn FnMut(u64) -> u64| {
         let mut forward = FastForward::new(device);
@@ -151,7 +149,7 @@ fn measure(config: &DeviceConfig, args: &WafArgs, step: &mut dyn FnMut(f64) -> b
             if from + i == sample_at
                 && let Some(sampler) = &mut sampler
             {
-                sampler.sample(Snapshot::of(forward.device(), flashweir_core::Instant::ZERO));
+                sampler.sample(Snapshot::of(forward.device(), Instant::ZERO));
                 sample_at = sampler.due();
             }
             forward.write(Lpn(next(i)), Payload::Zero);
@@ -189,7 +187,7 @@ fn measure(config: &DeviceConfig, args: &WafArgs, step: &mut dyn FnMut(f64) -> b
     };
     let run = sampler.map(|sampler| {
         let mut run = run_result(&point, args.seed, &metrics, &device);
-        run.course = Some(Box::new(sampler.finish(total, &device)));
+        run.course = Some(Box::new(sampler.finish(total, Snapshot::of(&device, Instant::ZERO), &device)));
         run
     });
     Some((point, run))

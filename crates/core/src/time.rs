@@ -55,6 +55,11 @@ impl Duration {
         }
         Self((bytes as u128 * 1_000_000_000).div_ceil(bytes_per_s as u128) as u64)
     }
+    /// Returns the sum, or the longest time if that is longer.
+    pub const fn saturating_add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
     /// Returns the difference, or zero if `other` is longer.
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))

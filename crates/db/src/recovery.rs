@@ -76,9 +76,9 @@ impl<F: Fs> Db<F> {
         for group in &groups {
             recovery.changes_redone += shared.redo(group).await?;
         }
-        shared.is_recovering.set(false);
-
+        // Until it is written nobody else writes one.
         shared.write_checkpoint_record(record.lsn).await?;
+        shared.is_recovering.set(false);
         for slot in 0..shared.config.transactions_max {
             if shared.has_undo(slot).await? {
                 take_all_back(&shared, slot).await?;

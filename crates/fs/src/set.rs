@@ -140,6 +140,7 @@ async fn write_pages<E: Homes>(fs: &E, parts: &[SetPart], undo: &mut Undo<E>) ->
     let now = parts.iter().filter_map(|part| part.changed).max().unwrap_or_default();
     let scratch = fs.scratch().number(fs, now).await?;
     Engine::reserve(fs, scratch, (0, count * PAGE)).await?;
+    undo.rooms.extend((0..count).map(|index| (scratch, index)));
     let homeless = reserve_homes(fs, &homes, undo).await?;
     Engine::write_pages(fs, scratch, &contents, WriteCause::Direct).await?;
     Engine::wrote(fs, scratch, count * PAGE, now);

@@ -726,7 +726,10 @@ impl Plan {
                 let last = groups.iter().copied().max().unwrap_or(0);
                 let time = |group| {
                     let jobs = specs.iter().filter(|spec| spec.stonewall_group == group);
-                    let times = jobs.map(|spec| Some(spec.start_delay.1 + spec.ramp + spec.limits.runtime?));
+                    let times = jobs.map(|spec| {
+                        let begin = spec.start_delay.1.saturating_add(spec.ramp);
+                        Some(begin.saturating_add(spec.limits.runtime?))
+                    });
                     // A job without a time makes the whole unknown.
                     let times: Option<Vec<_>> = times.collect();
                     times.map(|times| times.into_iter().max().unwrap_or(Duration::ZERO))

@@ -278,12 +278,24 @@ pub fn run(
             return Ok(None);
         }
     }
-    let mut workloads = Vec::new();
+    let (mut workloads, mut rests) = (Vec::new(), Vec::new());
     for result in &running {
-        workloads.extend(result.take().ok_or(FilesError::Stuck)??);
+        let (results, rest) = result.take().ok_or(FilesError::Stuck)??;
+        workloads.extend(results);
+        rests.extend(rest);
     }
     // If the workloads ended early, the counters are those of now.
     let now = Counters::now(&stack.port(), &vfs, stack.now()).with(&dbs);
+    for rest in rests {
+        let ending = stack.spawn_for(rest.clean_up());
+        while !ending.is_set() {
+            go_on(&mut stack, || ending.is_set())?;
+            if !progress(None) {
+                return Ok(None);
+            }
+        }
+        ending.take().ok_or(FilesError::Stuck)??;
+    }
     let later = later.and_then(|later| later.take()).unwrap_or_else(|| now.clone());
     let earlier = earlier.take().unwrap_or_else(|| later.clone());
     let device = later.device.since(&earlier.device);
@@ -539,17 +551,18 @@ impl Ready {
         }
     }
 
+    /// Returns what was measured, and what is still to be done then.
     async fn run(
         self,
         setup: Setup,
         vfs: Vfs<AnyFs>,
         handle: Handle,
-    ) -> Result<Vec<WorkloadResult>, FilesError> {
+    ) -> Result<(Vec<WorkloadResult>, Option<Rest>), FilesError> {
         let of_mix = |name, result: Result<_, OltpError>| match result {
             Ok(result) => Ok(vec![result]),
             Err(error) => Err(FilesError::Oltp { name, error }),
         };
-        match self {
+        let results = match self {
             Self::Fio(jobs) => {
                 let process = vfs.process(Creds::ROOT);
                 let results = on_files::run(&process, &handle, &jobs, setup.seed, setup.interval).await;
@@ -563,11 +576,22 @@ impl Ready {
             Self::Tpcc(name, mix) => of_mix(name, mix.run().await),
             Self::LinkBench(name, mix) => of_mix(name, mix.run().await),
             Self::Sysbench(name, mix) => of_mix(name, mix.run().await),
-            Self::Postmark(name, script) => {
-                let result = script.run().await.map_err(|error| FilesError::Postmark { name, error })?;
-                Ok(vec![result])
-            }
-        }
+            Self::Postmark(name, mut script) => match script.run().await {
+                Ok(result) => return Ok((vec![result], Some(Rest(name, script)))),
+                Err(error) => Err(FilesError::Postmark { name, error }),
+            },
+        };
+        Ok((results?, None))
+    }
+}
+
+/// A workload that cleans up, after the measurement.
+struct Rest(String, Box<Postmark<AnyFs>>);
+
+impl Rest {
+    async fn clean_up(self) -> Result<(), FilesError> {
+        let Self(name, script) = self;
+        script.clean_up().await.map_err(|error| FilesError::Postmark { name, error })
     }
 }
 

@@ -132,10 +132,9 @@ pub fn peek_above(ftl: &HostFtl, device: &Device, lpn: Lpn) -> Payload {
 
 /// Counters of a device as they are for those above the host FTL: what it was asked to write, and what it writes besides.
 pub(crate) fn seen_above(device: &DeviceMetrics, ftl: &HostFtlMetrics) -> DeviceMetrics {
-    let besides = ftl.gc_units + ftl.padded_units + ftl.meta_units;
     DeviceMetrics {
         host_units_written: ftl.user_units,
-        user_units_programmed: ftl.programmed_units.saturating_sub(besides),
+        user_units_programmed: ftl.user_programmed_units,
         gc_units_moved: ftl.gc_units,
         filler_units: ftl.padded_units,
         meta_units: ftl.meta_units,

@@ -523,18 +523,12 @@ impl World {
         if let Some(sampler) = &mut self.sampler {
             sampler.submitted(now);
         }
+        let queue = entry.queue;
+        self.begin_to_measure(now, job);
+        let entry = &mut self.host.jobs[job];
         if let Some(recorder) = &mut entry.recorder {
             recorder.submitted_at_depth(entry.in_flight);
-        } else if entry.setup.is_measured(now) {
-            let start = entry.setup.workload.began().or(entry.started).unwrap_or(now) + entry.setup.ramp;
-            let mut recorder = Recorder::new(start.min(now), self.interval);
-            recorder.submitted_at_depth(entry.in_flight);
-            entry.recorder = Some(recorder);
-            if entry.setup.stats && !std::mem::replace(&mut self.is_counting, true) {
-                self.baseline = Baseline::of(&self.engine, now);
-            }
         }
-        let queue = entry.queue;
         let Request { kind, lba, blocks, source, fua, handle, intended, .. } = request;
         let op = match kind {
             Kind::Read => Op::Read { lba, blocks },
@@ -551,6 +545,21 @@ impl World {
             command.ns = APPEND_NAMESPACE;
         }
         self.engine.submit(now, intended, command, job as u16, &mut self.host);
+    }
+
+    /// Begins to record a job at the first request that it submits, or that ends, after its ramp.
+    #[inline]
+    fn begin_to_measure(&mut self, now: Instant, job: usize) {
+        let entry = &mut self.host.jobs[job];
+        if entry.recorder.is_some() || !entry.setup.is_measured(now) {
+            return;
+        }
+        let start = entry.setup.workload.began().or(entry.started).unwrap_or(now);
+        let start = start.saturating_add(entry.setup.ramp);
+        entry.recorder = Some(Recorder::new(start.min(now), self.interval));
+        if entry.setup.stats && !std::mem::replace(&mut self.is_counting, true) {
+            self.baseline = Baseline::of(&self.engine, now);
+        }
     }
 
     /// Returns the data of a write. A block layer merges the contents of whole units; where contents are not tracked,
@@ -591,6 +600,8 @@ impl World {
                 sampler.record_of(entry.sampled_as, request.kind, bytes, now.since(began));
             }
         }
+        self.begin_to_measure(now, job);
+        let entry = &mut self.host.jobs[job];
         if entry.setup.is_measured(now)
             && let Some(recorder) = &mut entry.recorder
         {
@@ -696,8 +707,9 @@ impl World {
             add_host_ftl(&mut result, &counts, line_units);
         }
         result.trace_hash = TraceHash(self.hash);
+        let last = self.snapshot(now);
         if let Some(sampler) = self.sampler {
-            result.course = Some(Box::new(sampler.finish(now.as_nanos(), self.engine.device())));
+            result.course = Some(Box::new(sampler.finish(now.as_nanos(), last, self.engine.device())));
         }
         let mut merged: BTreeMap<u32, Vec<_>> = BTreeMap::new();
         for job in self.host.jobs.into_iter().filter(|job| job.setup.stats) {

@@ -315,16 +315,17 @@ impl<F: Fs> Guest<F> {
                 let now = Settled { blocks_512: opened.file.attr().await?.blocks_512 };
                 let before = self.settled.borrow_mut().insert(opened.path.clone(), now);
                 let is_same = before.is_some_and(|before| before.blocks_512 == now.blocks_512);
-                match is_same || plan.planted == Some(PlantedBug::DataBarriers) {
-                    true => {
-                        opened.file.barrier(Barrier::Data).await?;
-                        "fdatabarrier"
-                    }
-                    false => {
-                        opened.file.barrier(Barrier::All).await?;
-                        "fbarrier"
-                    }
+                let (kind, name) = match is_same || plan.planted == Some(PlantedBug::DataBarriers) {
+                    true => (Barrier::Data, "fdatabarrier"),
+                    false => (Barrier::All, "fbarrier"),
+                };
+                // What changes meanwhile has removed the note; a barrier that fails has ordered nothing.
+                let barrier = opened.file.barrier(kind).await;
+                if barrier.is_err() {
+                    self.settled.borrow_mut().remove(&opened.path);
                 }
+                barrier?;
+                name
             }
         };
         opened.written = Written::Nothing;

@@ -52,7 +52,8 @@ impl PageFtl {
             let lba = cx.lba(unit.lpn);
             let version = self.buffer.slot(unit.slot);
             let (under, lost) = (version.under, version.superseded == Superseded::No);
-            let (member, hidden) = (version.member, version.superseded == Superseded::Hidden);
+            let hidden = (version.superseded == Superseded::Hidden).then_some(version.seq);
+            let member = version.member;
             if lost && cx.is_protected() {
                 self.stick(unit.slot);
                 if let Some(member) = member {
@@ -68,8 +69,8 @@ impl PageFtl {
             self.stop_waiting(cx, unit.slot, Some(DeviceError::WriteFault { at: Address::Lba(lba) }));
             self.forget_stuck(unit.slot);
             self.buffer.release(unit.slot);
-            if hidden {
-                self.copy_ended(cx, unit.lpn, None);
+            if let Some(seq) = hidden {
+                self.copy_ended(cx, seq, None);
             }
             if lost {
                 self.lost.entry(unit.lpn).or_default().unite(&owners);

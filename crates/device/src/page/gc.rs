@@ -270,8 +270,8 @@ impl PageFtl {
         };
         // A copy that a SHARE made for this page is named by its own identity in the record of the SHARE.
         let is_named = |only: Lpn, since| (owner, seq) == (Owner::Vpid(only.0), since);
-        match *self.virtual_pages.page(vpid).owners() {
-            [(only, since)] if self.may_collapse(cx, vpid, only, since) && !is_named(only, since) => {
+        match self.virtual_pages.page(vpid).only_owner() {
+            Some((only, since)) if self.may_collapse(cx, vpid, only, since) && !is_named(only, since) => {
                 Some((only, since, false))
             }
             _ => Some((lpn, seq, hidden)),
@@ -283,7 +283,7 @@ impl PageFtl {
     fn may_collapse(&self, cx: &Cx, vpid: u64, only: Lpn, since: u64) -> bool {
         let place = self.virtual_pages.place(vpid);
         !self.orders.counts_member(cx.flash.media.member(place), cx.flash.media.oob(place))
-            && self.virtual_pages.page(vpid).owners() == [(only, since)]
+            && self.virtual_pages.page(vpid).only_owner() == Some((only, since))
             && since <= self.log.durable_changes()
             && self.buffer.bottom(self.map.get(only)) == Place::Shared(vpid)
     }

@@ -263,6 +263,7 @@ impl PageFtl {
             };
             let mut number = cache.page(page).number;
             let is_lost = image.is_none() && cx.flash.media.tracks_contents();
+            cx.metrics.uncorrectable_reads += u64::from(is_lost);
             if is_lost && cache.stay(page) != Stay::Leaving {
                 // The store lost the page, and the map in memory is still right.
                 cache.number += 1;

@@ -288,7 +288,8 @@ impl PageFtl {
     /// valid already.
     pub(super) fn unit_stable(&mut self, cx: &mut Cx, slot: u32, ppa: Ppa, kept: bool) {
         let version = self.buffer.slot(slot);
-        let (lpn, superseded, counts) = (version.lpn, version.superseded, version.member.is_some());
+        let (lpn, seq) = (version.lpn, version.seq);
+        let (superseded, counts) = (version.superseded, version.member.is_some());
         let needed = match superseded {
             Superseded::No => true,
             // The deallocation is not durable yet: until then this version must not be lost.
@@ -301,7 +302,7 @@ impl PageFtl {
         }
         match superseded {
             Superseded::No => self.install(cx, lpn, slot, ppa),
-            Superseded::Hidden => self.copy_ended(cx, lpn, Some(ppa)),
+            Superseded::Hidden => self.copy_ended(cx, seq, Some(ppa)),
             Superseded::ByChange(_) if needed => self.log.pin(Pin::Place(ppa)),
             _ if kept || counts => self.outdate(cx, ppa),
             Superseded::ByWrite | Superseded::ByChange(_) => {}

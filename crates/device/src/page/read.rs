@@ -7,7 +7,7 @@ use super::job::{Job, Op as NandOp};
 use super::map_cache::{What, Who};
 use crate::effect::{Effect, Event};
 use crate::flash::{Class, OpKind, Purpose};
-use crate::front::{Span, range};
+use crate::front::range;
 use crate::geometry::PageAddr;
 use flashweir_core::{Address, DeviceError, Lpn, Payload, Ppa};
 
@@ -19,12 +19,10 @@ impl PageFtl {
         cx.metrics.host_reads += 1;
         cx.metrics.host_units_read += u64::from(span.len());
         if self.map_cache.is_some() {
-            self.note_lost_units(cx, at, &span);
             cx.front.commands.get_mut(at).left = 1;
             return self.want_map(Who::Command(at, What::Read));
         }
         self.take_contents(cx, at, span.first, span.end);
-        self.note_lost_units(cx, at, &span);
         let parts = self.read_units(cx, at, span.first, span.end);
         if parts == 0 {
             cx.complete(at);
@@ -35,18 +33,19 @@ impl PageFtl {
 
     /// Fails a read of a version that was accepted but could not be written.
     #[inline(always)]
-    fn note_lost_units(&self, cx: &mut Cx, at: u32, span: &Span) {
+    fn note_lost_units(&self, cx: &mut Cx, at: u32, first: u64, end: u64) {
         if !self.lost.is_empty()
-            && let Some((lost, _)) = self.lost.range(Lpn(span.first)..Lpn(span.end)).next()
+            && let Some((lost, _)) = self.lost.range(Lpn(first)..Lpn(end)).next()
         {
             let lba = cx.lba(*lost);
             cx.front.commands.get_mut(at).error = Some(DeviceError::Uncorrectable { at: Address::Lba(lba) });
         }
     }
 
-    /// Adds the current contents of these units to the answer of a read.
+    /// Adds the current contents of these units to the answer of a read, or the error that a version of one of them was lost.
     #[inline(always)]
     pub(super) fn take_contents(&self, cx: &mut Cx, at: u32, first: u64, end: u64) {
+        self.note_lost_units(cx, at, first, end);
         if !cx.flash.media.tracks_contents() {
             return;
         }

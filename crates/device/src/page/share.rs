@@ -237,10 +237,10 @@ impl PageFtl {
             .for_each(|copy| copy.state = CopyState::Done(to));
     }
 
-    /// A copy for the page `lpn` is durable, or lost. Nobody needs it if its SHARE was refused meanwhile.
-    pub(super) fn copy_ended(&mut self, cx: &mut Cx, lpn: Lpn, place: Option<Ppa>) {
+    /// The copy of this version is durable, or lost. Nobody needs it if its SHARE was refused meanwhile.
+    pub(super) fn copy_ended(&mut self, cx: &mut Cx, seq: u64, place: Option<Ppa>) {
         let mut copies = self.sharing.iter_mut().flat_map(|sharing| &mut sharing.copies);
-        match copies.find(|copy| copy.dst == lpn && copy.state == CopyState::Written) {
+        match copies.find(|copy| copy.seq == seq && copy.state == CopyState::Written) {
             Some(copy) => copy.state = place.map_or(CopyState::Failed, CopyState::Done),
             None => place.into_iter().for_each(|place| self.outdate(cx, place)),
         }

@@ -9,7 +9,7 @@
 use crate::config::OWNERS_PER_PAGE;
 use flashweir_core::{Lpn, Ppa};
 use flashweir_ftl::recovery::ContentId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A physical unit that several pages share, or shared.
 #[derive(Clone, Debug)]
@@ -19,13 +19,18 @@ pub(super) struct VirtualPage {
     /// Its identity on the medium.
     pub(super) content: ContentId,
     /// Its owners, each with the version since which it is one.
-    owners: Vec<(Lpn, u64)>,
+    owners: BTreeSet<(Lpn, u64)>,
 }
 
 impl VirtualPage {
     /// The owners, each with the version since which it is one.
-    pub(super) fn owners(&self) -> &[(Lpn, u64)] {
+    pub(super) fn owners(&self) -> &BTreeSet<(Lpn, u64)> {
         &self.owners
+    }
+
+    /// The owner, if there is one only.
+    pub(super) fn only_owner(&self) -> Option<(Lpn, u64)> {
+        self.owners.first().copied().filter(|_| self.owners.len() == 1)
     }
 }
 
@@ -81,7 +86,7 @@ impl VirtualPages {
     pub(super) fn add(&mut self, place: Ppa, content: ContentId) -> u64 {
         let vpid = self.next;
         self.next += 1;
-        self.pages.insert(vpid, VirtualPage { place, content, owners: Vec::new() });
+        self.pages.insert(vpid, VirtualPage { place, content, owners: BTreeSet::new() });
         let before = self.by_place.insert(place, vpid);
         assert_eq!(before, None, "a place belongs to one virtual page");
         vpid
@@ -89,22 +94,21 @@ impl VirtualPages {
 
     /// Adds an owner since version `seq`.
     pub(super) fn add_owner(&mut self, vpid: u64, lpn: Lpn, seq: u64) {
-        self.page_mut(vpid).owners.push((lpn, seq));
+        self.page_mut(vpid).owners.insert((lpn, seq));
         self.owners += 1;
     }
 
     /// The version since which `lpn` is an owner, the newest one below `below`: a page may be an owner twice, once until what
     /// superseded it is durable, and again since.
     pub(super) fn owner_since(&self, vpid: u64, lpn: Lpn, below: u64) -> u64 {
-        let versions = self.page(vpid).owners.iter().filter(|(owner, seq)| *owner == lpn && *seq < below);
-        versions.map(|(_, seq)| *seq).max().expect("the map names a virtual page for its owners")
+        let mut versions = self.page(vpid).owners.range((lpn, 0)..(lpn, below));
+        versions.next_back().expect("the map names a virtual page for its owners").1
     }
 
     /// Takes an owner away; returns the place if it was the last one, and the virtual page does not exist any more.
     pub(super) fn take_owner(&mut self, vpid: u64, lpn: Lpn, seq: u64) -> Option<Ppa> {
-        let page = self.page_mut(vpid);
-        let at = page.owners.iter().position(|owner| *owner == (lpn, seq)).expect("an owner is taken once");
-        page.owners.swap_remove(at);
+        let was_there = self.page_mut(vpid).owners.remove(&(lpn, seq));
+        assert!(was_there, "an owner is taken once");
         self.owners -= 1;
         if self.page(vpid).owners.is_empty() { Some(self.remove(vpid)) } else { None }
     }

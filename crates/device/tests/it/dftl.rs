@@ -8,9 +8,14 @@ use flashweir_core::{Bytes, Lba, Lpn, Op, Order, Payload};
 use flashweir_device::config::{
     Allocation, BufferMode, DeviceConfig, Metadata, Miss, PersistPolicy, Translation,
 };
+use flashweir_device::flash::{BlockHealth, PageImage, SaveArea, Saved, Store, Stored};
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceOptions, FastForward, Geometry, Recovery, Torn};
-use std::collections::VecDeque;
+use flashweir_ftl::BlockId;
+use flashweir_ftl::geometry::PageAddr;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// A random device with a map on the medium; `cached` of its pages, or all, fit into the cache.
 fn mapped(seed: u64, cached: Option<u64>, miss: Miss) -> DeviceConfig {
@@ -265,6 +270,92 @@ fn a_full_device_collects_data_and_translation_pages() {
         println!("{metrics:?}");
         assert!(metrics.gc_victims > 100 && metrics.map_victims > 100 && metrics.map_pages_moved > 0);
         assert!(metrics.map_merges > 0 && metrics.map_pages_written > 100);
+    }
+}
+
+/// A store in memory. While it fails, the first read of every second translation page finds it damaged.
+#[derive(Debug)]
+struct Forgetful {
+    pages: BTreeMap<(BlockId, u32), Vec<Payload>>,
+    /// Translation pages that were read since they were programmed.
+    was_read: BTreeSet<(BlockId, u32)>,
+    fails: Arc<AtomicBool>,
+    reads: u64,
+}
+
+impl Store for Forgetful {
+    fn program(&mut self, page: &PageImage<'_>) -> Stored {
+        let at = (page.at.block, page.at.page);
+        self.was_read.remove(&at);
+        self.pages.insert(at, page.units.iter().map(|unit| unit.payload.clone()).collect());
+        Ok(())
+    }
+
+    fn spoil(&mut self, _: PageAddr, _: u32, _: u64, _: u32) -> Stored {
+        Ok(())
+    }
+
+    fn erase(&mut self, _: BlockId, _: BlockHealth) -> Stored {
+        Ok(())
+    }
+
+    fn mark(&mut self, _: BlockId, _: BlockHealth) -> Stored {
+        Ok(())
+    }
+
+    fn read(&mut self, at: PageAddr, unit: u32, _: u32) -> Option<Payload> {
+        let at = (at.block, at.page);
+        let payload = self.pages[&at][unit as usize].clone();
+        // Hosts write tags here, so bytes are a translation page.
+        if matches!(payload, Payload::Bytes(_)) && self.fails.load(Ordering::Relaxed) {
+            self.reads += 1;
+            if self.was_read.insert(at) && self.reads.is_multiple_of(2) {
+                return None;
+            }
+        }
+        Some(payload)
+    }
+
+    fn journal(&mut self, _: &[Saved]) -> Stored<bool> {
+        Ok(false)
+    }
+
+    fn begin_journal(&mut self, _: &SaveArea) -> Stored {
+        Ok(())
+    }
+}
+
+/// A store loses translation pages that a miss or GC reads. The map in memory is right, so each is written again and none is missing after a
+/// power cut.
+#[test]
+fn translation_pages_that_a_store_lost_are_written_again() {
+    for miss in [Miss::HoldsAll, Miss::HoldsOwn] {
+        let mut config = plain(3, miss);
+        config.ftl.over_provisioning = 0.05;
+        while config.validate().is_err() {
+            config.ftl.over_provisioning += 0.01;
+        }
+        let config = with_cache(config, Some(3));
+        let mut host = Host::new(&config, 1);
+        let fails = Arc::new(AtomicBool::new(true));
+        let (pages, was_read) = Default::default();
+        let store = Forgetful { pages, was_read, fails: Arc::clone(&fails), reads: 0 };
+        let mut media = host.device.media().clone();
+        media.attach(Arc::new(Mutex::new(store)));
+        let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
+        host.device = Recovery::begin(&config, options, media).finish().0;
+        let units = host.expected.len() as u64;
+        let mut r = RandomStream::new(3, "overwrites");
+        for step in 0..5 * units {
+            host.write(if step < units { step } else { r.below(units) }, 1, false);
+            host.wait(16);
+        }
+        host.submit(Op::Flush, false);
+        host.wait(0);
+        let metrics = host.device.metrics();
+        assert!(metrics.map_pages_moved > 50 && metrics.uncorrectable_reads > 50, "{metrics:?}");
+        fails.store(false, Ordering::Relaxed);
+        comes_back(&host, "a store that lost translation pages");
     }
 }
 

@@ -308,13 +308,16 @@ fn a_refused_set_gives_back<T: Format>(format: &T) {
             at += 4096;
         }
         filler.sync(SyncKind::All).await.unwrap();
-        filler.truncate(at - (20 << 12)).await.unwrap();
-        filler.sync(SyncKind::All).await.unwrap();
-        let before = vfs.fs().statfs().await.unwrap().pages_free;
-        for _ in 0..3 {
-            assert_eq!(vfs.syncv(&[&a, &b], SyncKind::All).await, Err(Errno::ENOSPC));
-            assert_eq!((below(&a).await, below(&b).await), (100, 22 << 12));
-            assert_eq!(vfs.fs().statfs().await.unwrap().pages_free, before);
+        // Room for less than the contents, and for these but not for the pages that get them.
+        for pages in [20, 36] {
+            filler.truncate(at - (pages << 12)).await.unwrap();
+            filler.sync(SyncKind::All).await.unwrap();
+            let before = vfs.fs().statfs().await.unwrap().pages_free;
+            for _ in 0..3 {
+                assert_eq!(vfs.syncv(&[&a, &b], SyncKind::All).await, Err(Errno::ENOSPC));
+                assert_eq!((below(&a).await, below(&b).await), (100, 22 << 12));
+                assert_eq!(vfs.fs().statfs().await.unwrap().pages_free, before);
+            }
         }
         filler.truncate(4096).await.unwrap();
         vfs.syncv(&[&a, &b], SyncKind::All).await.unwrap();

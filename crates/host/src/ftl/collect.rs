@@ -148,7 +148,7 @@ impl HostFtl {
     /// Brings what still counts of a record of deallocated units into a ring.
     fn bring_trim(&mut self, ring: usize, ppa: Ppa) -> bool {
         if self.order_places().any(|place| place == ppa) {
-            self.renew_order_record();
+            self.renew_order_record(ppa);
             return true;
         }
         self.make_room(ring, 1);

@@ -25,6 +25,8 @@ flashweir_core::metrics! {
         meta_units,
         /// All units of all programs.
         programmed_units,
+        /// Those of the user among them, each time that they are programmed.
+        user_programmed_units,
         /// Lines that GC chose.
         lines_collected,
         /// Lines that were erased.

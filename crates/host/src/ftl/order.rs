@@ -175,9 +175,10 @@ impl HostFtl {
         !self.orders.is_wanted && self.orders.writing.is_none()
     }
 
-    /// GC has met a page of the record: a new one takes its place.
-    pub(super) fn renew_order_record(&mut self) {
-        self.orders.is_wanted |= self.orders.writing.is_none();
+    /// GC has met a page of a record: a newer one takes its place, which may be on its way already.
+    pub(super) fn renew_order_record(&mut self, ppa: Ppa) {
+        let is_newest = self.orders.writing.as_ref().is_none_or(|writing| writing.places.contains(&ppa));
+        self.orders.is_wanted |= is_newest;
         self.orders.is_urgent = true;
     }
 }

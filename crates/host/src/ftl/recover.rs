@@ -62,6 +62,7 @@ impl Recovery {
                 let ppas = (report.pointer..end).map(|unit| Ppa(report.first.0 + u64::from(unit)));
                 let ppas: Vec<Ppa> = ppas.collect();
                 ftl.metrics_mut().padded_units += ppas.len() as u64;
+                ftl.metrics_mut().programmed_units += ppas.len() as u64;
                 let die = ftl.layout.die_of(ftl.layout.flash.page_of(report.first).0.block);
                 let op = ftl.write(ppas, Vec::new(), Vec::new());
                 ftl.send(op, die, Task::Recover(Ask::Pad { chunk }));

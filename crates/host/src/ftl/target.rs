@@ -619,11 +619,13 @@ impl HostFtl {
         let Some((line, die, ppas)) = self.next_pages() else { return false };
         let mut entries = Vec::new();
         let (mut records, mut data) = (Vec::new(), Vec::new());
+        let mut of_users = 0;
         for &ppa in &ppas {
             let Some(position) = self.rings[ring].take_pending() else { break };
             let is_uncounted = self.has_planted(PlantedHostBug::MembersUncounted);
             let entry = self.rings[ring].at(position);
             entry.state = State::Submitted;
+            of_users += u64::from(!entry.is_gc && !matches!(entry.change, Change::Order(_)));
             let (mut record, payload) = entry.image(self.layout.unit_bytes);
             record.member = self.orders.member(entry.member, is_uncounted);
             record.seq = self.recorded_seq(record.seq, position);
@@ -633,6 +635,7 @@ impl HostFtl {
         }
         self.metrics.padded_units += (ppas.len() - entries.len()) as u64;
         self.metrics.programmed_units += ppas.len() as u64;
+        self.metrics.user_programmed_units += of_users;
         self.note_owners(line, &ppas, &records);
         let blocks = self.blocks_of(&ppas);
         self.programs[die as usize] += 1;

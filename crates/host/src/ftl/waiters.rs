@@ -46,14 +46,15 @@ impl HostFtl {
     /// Answers when these entries are durable, with what they depend on. They are urgent; or all before them in their rings are durable
     /// first, where a ring gives nothing out of order.
     pub(super) fn wait_for(&mut self, token: u64, entries: Vec<Position>, effects: &mut Vec<Effect>) {
+        let closure = self.closure(&entries);
         if !self.config.urgent {
             let last = |ring| {
-                let of_ring = entries.iter().filter(|(other, _)| *other == ring);
+                let of_ring = closure.iter().filter(|(other, _)| *other == ring);
                 (ring, of_ring.map(|(_, position)| position + 1).max().unwrap_or(0))
             };
             return self.wait(token, (0..self.rings.len()).map(last).collect(), effects);
         }
-        self.hurry(&self.closure(&entries));
+        self.hurry(&closure);
         self.waiters.push(Waiter { token, targets: Vec::new(), entries: entries.into_iter().collect() });
         self.answer_waiters(effects);
     }

@@ -624,10 +624,18 @@ fn amplification_total(study: &Study<'_>) -> Figure {
     const PARTS: [&str; 4] = ["host data", "GC", "filler", "metadata"];
     let bar = |cell: &Cell<'_>| {
         let of = |run: &&RunResult| {
-            let metric = |name: &str| run.metrics.get(&format!("device.{name}")).map_or(0.0, |m| m.as_f64());
-            let host = metric("host_units_written");
-            let names = ["user_units_programmed", "gc_units_moved", "filler_units", "meta_units"];
-            (host > 0.0).then(|| names.map(|name| metric(name) / host))
+            let metric = |name: &str| run.metrics.get(name).map_or(0.0, |metric| metric.as_f64());
+            // A device below a host FTL counts what that writes.
+            let (host, parts) = if run.metrics.contains_key("host_ftl.user_units") {
+                let names = ["user_programmed_units", "gc_units", "padded_units", "meta_units"];
+                let parts = names.map(|name| metric(&format!("host_ftl.{name}")));
+                (metric("host_ftl.user_units"), parts)
+            } else {
+                let names = ["user_units_programmed", "gc_units_moved", "filler_units", "meta_units"];
+                let parts = names.map(|name| metric(&format!("device.{name}")));
+                (metric("device.host_units_written"), parts)
+            };
+            (host > 0.0).then(|| parts.map(|units| units / host))
         };
         let seeds: Vec<[f64; 4]> = cell.runs.iter().filter_map(of).collect();
         let totals: Vec<f64> = seeds.iter().map(|parts| parts.iter().sum()).collect();

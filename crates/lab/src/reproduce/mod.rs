@@ -18,7 +18,7 @@ mod study;
 pub use barrier::device_of as barrier_device;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-pub use study::{Row, Run, Scale, Shares, Study};
+pub use study::{RATE_CALLS_MIN, Row, Run, Scale, Shares, Study, TAIL_CALLS_MIN};
 
 /// Figures of papers whose axes are not those of a study.
 pub const SHARES: &[Shares] = &[barrier::FIGURE_1];
@@ -221,6 +221,10 @@ impl Claim {
                 }
             }
         }
+        // Without one of them nothing is the least or the most.
+        if !all.iter().all(|(value, _)| value.is_finite()) {
+            return None;
+        }
         let first = |order: fn(&f64, &f64) -> std::cmp::Ordering| {
             let (value, place) = all.iter().min_by(|a, b| order(&a.0, &b.0))?;
             Some((*value, (all.len() > 1).then(|| place.clone())))
@@ -347,5 +351,12 @@ mod tests {
         let grown = Claim { at: Some(8.0), over_at: Some(1.0), ..claim.clone() };
         assert_eq!(grown.value(&rows), Some(Ours { value: 2.5, spread: (2.0, 2.5), place: None }));
         assert_eq!(claim.band(), "2 to 3");
+        // Without one of them there is neither a least nor a most, whatever the sign of what is no number.
+        for missing in [f64::NAN, -f64::NAN] {
+            let rows = [row_at(1.0, 2.0), row_at(8.0, missing)];
+            for take in [Take::Least, Take::Most, Take::Mean] {
+                assert_eq!(Claim { at: None, take, ..claim.clone() }.value(&rows), None);
+            }
+        }
     }
 }

@@ -3,10 +3,10 @@
 //! The costs of CPUs and locks are those that `docs/evidence/smp-costs.json` was measured with; the study `hand-over` varies the one
 //! that decides.
 
-use super::study::{Scale, Study, run_scenario};
+use super::study::{Scale, Study, micros, run_scenario};
 use flashweir_core::Duration;
 use flashweir_host::Costs;
-use flashweir_sim::measure::{JobResult, Percentile, RunResult};
+use flashweir_sim::measure::{Percentile, RunResult};
 use flashweir_sim::request::Kind;
 
 pub(super) const STUDIES: &[Study] =
@@ -38,7 +38,10 @@ const WRITES: Study = Study {
     names: &[],
     metrics: &[
         ("mb_s", "MB/s written"),
-        ("ring_share", "percent of CPU time at locks of rings, spinning included"),
+        (
+            "ring_share",
+            "percent of CPU time at locks of rings, with spinning and with what a holder waits for the lock of the map",
+        ),
         ("map_share", "percent of CPU time at the lock of the map"),
         ("pool_share", "percent of CPU time at the lock of the pool"),
         ("cpus_busy", "CPUs at work, in the mean"),
@@ -122,7 +125,7 @@ fn reads(variant: usize, jobs: u32, slower: f64, seed: u64, scale: Scale) -> Vec
         format!("assembly = 'pblk-as-released', rings = 32, full = 'wait', costs = {{ {costs} }}{keys}");
     let ms = if scale == Scale::Quick { 100 } else { 2_000 };
     let fio = format!(
-        "[global]\nsize=1g\n[fill]\nrw=write\nbs=256k\niodepth=64\n[sync]\nstonewall\nrw=write\nbs=4k\nsize=4k\nfsync=1\n\
+        "[global]\nsize=1g\n[fill]\nrw=write\nbs=256k\niodepth=64\nstats=0\n[sync]\nstonewall\nrw=write\nbs=4k\nsize=4k\nfsync=1\nstats=0\n\
          [measured]\nstonewall\nrw=randread\nbs=4k\niodepth=16\nnumjobs={jobs}\ngroup_reporting\ntime_based\nruntime={ms}ms\n"
     );
     let run = Cell { fio, link: false, ..Cell::new(ftl, scale, seed) }.run();
@@ -153,8 +156,8 @@ const GC_CHANNELS: Study = Study {
         let readers = [8, 1][variant];
         let ftl =
             format!("assembly = 'qblke-as-released', rings = 8, lines = '{lines}', gc_readers = {readers}");
-        let fio = "[global]\nsize=89%\n[fill]\nrw=write\nbs=256k\niodepth=64\n\
-                   [age]\nstonewall\nrw=randwrite\nbs=4k\niodepth=8\nnumjobs=8\nio_size=10%\n\
+        let fio = "[global]\nsize=89%\n[fill]\nrw=write\nbs=256k\niodepth=64\nstats=0\n\
+                   [age]\nstonewall\nrw=randwrite\nbs=4k\niodepth=8\nnumjobs=8\nio_size=10%\nstats=0\n\
                    [measured]\nstonewall\nrw=randwrite\nbs=4k\niodepth=8\nnumjobs=8\nio_size=10%\ngroup_reporting\n";
         let pages = pages(scale) / 2;
         let cell =
@@ -185,8 +188,8 @@ const TENANTS: Study = Study {
             format!("assembly = 'qblke-as-released', rings = 32, limits = '{limits}', reads_first = {first}");
         let ms = if scale == Scale::Quick { 1_000 } else { 10_000 };
         let fio = format!(
-            "[global]\nsize=89%\n[fill]\nrw=write\nbs=256k\niodepth=64\n\
-             [age]\nstonewall\nrw=randwrite\nbs=4k\niodepth=32\nnumjobs=4\nio_size=10%\n\
+            "[global]\nsize=89%\n[fill]\nrw=write\nbs=256k\niodepth=64\nstats=0\n\
+             [age]\nstonewall\nrw=randwrite\nbs=4k\niodepth=32\nnumjobs=4\nio_size=10%\nstats=0\n\
              [writer]\nstonewall\nrw=randwrite\nbs=4k\niodepth=32\ntime_based\nruntime={ms}ms\n\
              [reader]\nrw=randread\nbs=4k\niodepth=1\ntime_based\nruntime={ms}ms\n"
         );
@@ -266,13 +269,8 @@ impl Cell {
 struct Measured(RunResult);
 
 impl Measured {
-    /// The jobs that are measured, which others only prepare.
-    fn jobs(&self) -> impl Iterator<Item = &JobResult> {
-        self.0.jobs.iter().filter(|job| !["fill", "sync", "age"].contains(&&*job.name))
-    }
-
     fn per_s(&self, kind: Kind) -> f64 {
-        self.jobs().filter_map(|job| Some(job.iops(job.kind(kind)?))).sum()
+        self.0.jobs.iter().filter_map(|job| Some(job.iops(job.kind(kind)?))).sum()
     }
 
     fn mb_s(&self, kind: Kind) -> f64 {
@@ -281,8 +279,8 @@ impl Measured {
 
     /// Percentile of the latencies of a kind, in µs.
     fn percentile(&self, kind: Kind, percentile: Percentile) -> f64 {
-        let of = |job: &JobResult| job.kind(kind)?.lat.percentile_ns(percentile);
-        self.jobs().find_map(of).map_or(f64::NAN, |ns| ns as f64 / 1e3)
+        let kind = self.0.jobs.iter().find_map(|job| job.kind(kind));
+        kind.map_or(f64::NAN, |kind| micros(&kind.lat, percentile))
     }
 
     /// A counter or ratio of the host FTL.

@@ -1,6 +1,6 @@
 //! Studies of the RFLUSH paper (range-flush §6).
 
-use super::study::{Scale, Study, measure};
+use super::study::{Scale, Study, measure, micros, rate};
 use crate::files::{FilesResult, Setup, Work};
 use flashweir_core::{Bytes, Duration};
 use flashweir_db::{Config, DataIo};
@@ -8,7 +8,7 @@ use flashweir_device::presets::preset;
 use flashweir_fs::Mode;
 use flashweir_fs::f2fs::Flushing;
 use flashweir_fs::vfs::{CacheConfig, HostCosts, MountOptions};
-use flashweir_sim::measure::{CallResult, Percentile, WorkloadResult};
+use flashweir_sim::measure::{Percentile, WorkloadResult};
 use flashweir_sim::stack::FlushMode;
 use flashweir_sim::volume::MakeOptions;
 use flashweir_workload::filebench::{parse_model, personality};
@@ -164,30 +164,15 @@ fn pairs(variant: usize, x: f64, seed: u64, scale: Scale, mixes: [Mix; 2], is_di
     let second = result.workloads[1].sum(&[]);
     let seconds = result.measured_ns as f64 / 1e9;
     vec![
-        rate(&result.workloads[0]),
-        rate(&result.workloads[1]),
-        micros(&second, Percentile::P50),
-        tail_us(&second),
-        tail_us(&result.workloads[1].sum(&[COMMIT])),
+        rate(&result.workloads[0], &[]),
+        rate(&result.workloads[1], &[]),
+        micros(&second.latency, Percentile::P50),
+        micros(&second.latency, Percentile::P99_9),
+        micros(&result.workloads[1].sum(&[COMMIT]).latency, Percentile::P99_9),
         programmed_per_write(&result),
         result.metrics["vfs.background_written_pages"] as f64 / 256.0 / seconds,
         result.cpus_busy(),
     ]
-}
-
-/// Calls per second; NaN if there are too few of them for a verdict (presets §3.4).
-fn rate(workload: &WorkloadResult) -> f64 {
-    let sum = workload.sum(&[]);
-    if sum.calls < 100 { f64::NAN } else { workload.calls_per_s(&sum) }
-}
-
-fn micros(call: &CallResult, percentile: Percentile) -> f64 {
-    call.latency.percentile_ns(percentile).map_or(f64::NAN, |ns| ns as f64 / 1e3)
-}
-
-/// The 99.9th percentile; NaN of too few calls (presets §3.4).
-fn tail_us(call: &CallResult) -> f64 {
-    if call.calls < 1_000 { f64::NAN } else { micros(call, Percentile::P99_9) }
 }
 
 /// Approximate length of the paper's run of TPC-C alone.
@@ -279,8 +264,8 @@ fn threads(variant: usize, x: f64, seed: u64, scale: Scale, change: fn(&mut Setu
     vec![
         syncing.iter().map(writes_per_s).sum(),
         others.iter().map(writes_per_s).sum(),
-        tail_us(&syncing[0].sum(&[])),
-        micros(&syncing[0].sum(&["flush"]), Percentile::P50),
+        micros(&syncing[0].sum(&[]).latency, Percentile::P99_9),
+        micros(&syncing[0].sum(&["flush"]).latency, Percentile::P50),
         programmed_per_write(&result),
         result.metrics["device.user_units_programmed"] as f64 / 256.0 / (result.measured_ns as f64 / 1e9),
     ]

@@ -151,6 +151,7 @@ const SEGMENTS: Study = Study {
     names: &[],
     metrics: &[
         ("ops", "writes/s of fio"),
+        ("ops_cleaning", "the same, where at least 100 segments were cleaned (presets §3.4)"),
         ("moved_per_op", "blocks of data that cleaning moved for each"),
         ("shared_per_op", "blocks of these that were moved by SHARE for each"),
         ("written_kib_per_op", "KiB that the host wrote for each"),
@@ -186,8 +187,10 @@ fn segments(variant: usize, x: f64, seed: u64, scale: Scale) -> Vec<f64> {
     let count = |name: &str| result.metrics[name] as f64;
     let done = per_s * result.measured_ns as f64 / 1e9;
     let programmed = count("device.user_units_programmed") + count("device.gc_units_moved");
+    let cleaned = count("f2fs.cleaned_foreground") + count("f2fs.cleaned_background");
     vec![
         per_s,
+        if cleaned < 100.0 { f64::NAN } else { per_s },
         count("f2fs.moved_data_blocks") / done,
         count("f2fs.shared_data_blocks") / done,
         count("device.host_units_written") * 4.0 / done,

@@ -9,7 +9,7 @@ use flashweir_core::Duration;
 use flashweir_device::DeviceConfig;
 use flashweir_fs::Mode;
 use flashweir_fs::vfs::{CacheConfig, HostCosts, MountOptions};
-use flashweir_sim::measure::RunResult;
+use flashweir_sim::measure::{Distribution, Percentile, RunResult, WorkloadResult};
 use flashweir_sim::stack::FlushMode;
 use flashweir_sim::volume::MakeOptions;
 use serde::Serialize;
@@ -113,15 +113,23 @@ impl Study {
                 let values = |metric: usize| results.iter().map(|result| result[metric]).collect();
                 let named = self.metrics.iter().enumerate();
                 let seeds: BTreeMap<_, Vec<f64>> = named.map(|(at, (name, _))| (*name, values(at))).collect();
-                let median = |values: &Vec<f64>| {
-                    let mut values = values.clone();
-                    values.sort_by(f64::total_cmp);
-                    values[values.len() / 2]
-                };
-                let metrics = seeds.iter().map(|(name, values)| (*name, median(values))).collect();
+                let metrics = seeds.iter().map(|(name, values)| (*name, median(values.clone()))).collect();
                 Row { variant: self.variants[runs[0].variant], x: runs[0].x, metrics, seeds }
             })
             .collect()
+    }
+}
+
+/// Median of at least one value, of an even number the mean of both in the middle; NaN if one of them was not measured.
+fn median(mut values: Vec<f64>) -> f64 {
+    if values.iter().any(|value| value.is_nan()) {
+        return f64::NAN;
+    }
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() % 2 {
+        0 => f64::midpoint(values[middle - 1], values[middle]),
+        _ => values[middle],
     }
 }
 
@@ -177,10 +185,27 @@ pub(super) fn run_scenario(text: &str) -> RunResult {
     outcome.result
 }
 
-/// Calls in each second of the kinds `ops` of the only workload of a setup; of all kinds if none is named.
+/// Least number of calls for a rate or a ratio (presets §3.4).
+pub const RATE_CALLS_MIN: u64 = 100;
+/// Least number of calls for a 99.9th percentile (presets §3.4).
+pub const TAIL_CALLS_MIN: u64 = 1_000;
+
+/// Calls in each second of the kinds `ops` of the only workload of a setup, of all kinds if none is named; NaN if they are too few.
 pub(super) fn per_s(result: &FilesResult, ops: &[&str]) -> f64 {
-    let workload = &result.workloads[0];
-    workload.calls_per_s(&workload.sum(ops))
+    rate(&result.workloads[0], ops)
+}
+
+/// Calls in each second of these kinds, of all if none is named; NaN if they are too few.
+pub(super) fn rate(workload: &WorkloadResult, ops: &[&str]) -> f64 {
+    let sum = workload.sum(ops);
+    if sum.calls < RATE_CALLS_MIN { f64::NAN } else { workload.calls_per_s(&sum) }
+}
+
+/// A percentile, µs; NaN of no call, and the 99.9th of too few.
+pub(super) fn micros(latency: &Distribution, percentile: Percentile) -> f64 {
+    let is_known = percentile != Percentile::P99_9 || latency.summary.count >= TAIL_CALLS_MIN;
+    let ns = latency.percentile_ns(percentile).filter(|_| is_known);
+    ns.map_or(f64::NAN, |ns| ns as f64 / 1e3)
 }
 
 /// A figure of a paper whose axes are not those of a study: it shows the results of the other variants as shares of the first one's.
@@ -219,5 +244,17 @@ impl Shares {
         }
         curves.iter_mut().for_each(|(_, points)| points.sort_by(|a, b| a.0.total_cmp(&b.0)));
         curves
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_lies_in_the_middle() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0]), 2.5);
+        assert!(median(vec![4.0, f64::NAN, 1.0]).is_nan(), "one was not measured");
     }
 }

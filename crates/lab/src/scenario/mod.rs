@@ -142,7 +142,10 @@ pub fn read_block_layer(option: &str, text: &str) -> Result<HostConfig, Fault> {
                 return Err(Fault::Invalid { place: option.to_owned(), reason });
             }
         };
-        table.insert(key.to_owned(), value);
+        if table.insert(key.to_owned(), value).is_some() {
+            let reason = format!("`{key}` is given twice: expected one value");
+            return Err(Fault::Invalid { place: option.to_owned(), reason });
+        }
     }
     let config: HostConfig = tree::read(&table, &shape(BLOCK_LAYER_SHAPE), option)?;
     let invalid = |reason: String| Fault::Invalid { place: option.to_owned(), reason };

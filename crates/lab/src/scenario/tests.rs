@@ -541,6 +541,9 @@ fn a_scenario_may_have_a_block_layer() {
     );
     let set = read(GOOD, &["block_layer.scheduler=deadline"]).unwrap().block_layer.unwrap();
     assert_eq!(set.scheduler, deadline);
+    let twice = |text| read_block_layer("--block-layer", text).unwrap_err().to_string();
+    assert!(twice("deadline,depth=8,depth=32").contains("`depth` is given twice: expected one value"));
+    assert!(twice("deadline,scheduler=cfq").contains("`scheduler` is given twice: expected one value"));
     for (table, error) in [
         (
             "block_layer = 3",

@@ -263,17 +263,13 @@ impl Sampler {
         self.before = now;
     }
 
-    /// Ends at `end`, where `device` is the final state. All earlier boundaries must have been sampled.
-    pub fn finish(mut self, end: u64, device: &Device) -> Course {
+    /// Ends at `end`, with the last sample, where `device` is the final state. All earlier boundaries must have been sampled.
+    pub fn finish(mut self, end: u64, last: Snapshot, device: &Device) -> Course {
         let begun = self.due - self.column;
         assert!((begun..=self.due).contains(&end), "the sample at {} is missing", self.due);
         // An event at the very end belongs to the last column, which may be closed already.
-        let snapshot = match self.axis {
-            Axis::VirtualTime => Snapshot::of(device, Instant::from_nanos(end)),
-            Axis::HostUnits => Snapshot::of(device, Instant::ZERO),
-        };
         if end > begun {
-            self.close(end, snapshot);
+            self.close(end, last);
         }
         let geometry = device.geometry();
         let good = (0..geometry.blocks()).map(flashweir_ftl::BlockId).filter(|b| !device.media().is_bad(*b));
@@ -407,7 +403,7 @@ mod tests {
             // The end needs a device; this one has done nothing.
             sampler.before = Snapshot::of(&device, Instant::ZERO);
             sampler.columns.iter_mut().for_each(|column| column.last = sampler.before.clone());
-            let course = sampler.finish(span_ns, &device);
+            let course = sampler.finish(span_ns, Snapshot::of(&device, Instant::ZERO), &device);
             assert!((course.column / FIRST_COLUMN.as_nanos()).is_power_of_two());
             assert_eq!(course.len() as u64, span_ns.div_ceil(course.column));
             let read = &course.requests[0];

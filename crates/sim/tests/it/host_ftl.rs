@@ -110,6 +110,7 @@ fn mixed(disk: Disk, block_layer: Option<HostConfig>) -> World {
         JobSetup::new(format!("job {number}"), workload)
     };
     let mut world = World::above(disk, block_layer, (0..3).map(job).collect(), Duration::from_millis(10));
+    world.keep_course();
     assert!(world.run(|_| true));
     assert_eq!(world.errors(), (0, None));
     world
@@ -147,6 +148,14 @@ fn jobs_read_what_they_wrote_and_runs_repeat() {
             let waf = programmed as f64 / counted(&result, "user_units") as f64;
             assert_eq!(result.metrics["host_ftl.waf"], MetricValue::Ratio(waf));
             assert!(waf > 1.0, "padding and metadata are written too");
+            // The columns of the course add up to what the whole run counts, to its very end.
+            let course = result.course.as_ref().unwrap();
+            assert_eq!(course.host_units.iter().sum::<u64>(), counted(&result, "user_units"));
+            let parts = [&course.user_units, &course.gc_units, &course.filler_units, &course.meta_units];
+            let names = ["user_programmed_units", "gc_units", "padded_units", "meta_units"];
+            let parts = parts.map(|units| units.iter().sum::<u64>());
+            assert_eq!(parts, names.map(|name| counted(&result, name)));
+            assert_eq!(parts.iter().sum::<u64>(), programmed);
         }
     }
 }

@@ -81,6 +81,7 @@ impl<F: Fs> Filebench<F> {
             events: OnceCell::new(),
             writes: Cell::new(writes),
             totals: Cell::default(),
+            totals_with_ramp: Cell::default(),
             recorders: RefCell::default(),
             is_over: Cell::new(false),
             deadline: Cell::new(Instant::MAX),
@@ -101,13 +102,14 @@ impl<F: Fs> Filebench<F> {
     /// The first call that failed, or flowops that contradict each other.
     pub async fn run(self) -> Result<WorkloadResult, RunError> {
         let shared = &self.shared;
-        let start = shared.handle.now() + shared.options.ramp;
+        let begun = shared.handle.now();
+        let start = begun.saturating_add(shared.options.ramp);
         shared.measured_from.set(start);
         if let Some(runtime) = shared.options.runtime.or(shared.model.runtime) {
             shared.deadline.set(start.saturating_add(runtime));
         }
         if let Some(rate) = shared.model.event_rate {
-            let _ = shared.events.set(Events::new(rate, start));
+            let _ = shared.events.set(Events::new(rate, begun));
         }
         let recorder = |_| CallRecorder::new(start, shared.options.interval);
         *shared.recorders.borrow_mut() = shared.model.flowops().map(recorder).collect();

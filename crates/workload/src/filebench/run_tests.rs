@@ -161,6 +161,11 @@ fn oltp_holds_its_readers_where_its_writers_are() {
     let limited = Bed::new(1).run(personality("oltp").unwrap(), &set, Options::new("oltp", 1)).unwrap();
     let rate = limited.call("rate").unwrap().calls;
     assert!((1480..=1500).contains(&rate), "{rate}");
+    // The limit holds in a ramp, too: it once ended the run there.
+    let options = Options { ramp: Duration::from_secs(1), ..Options::new("oltp", 1) };
+    let ramped = Bed::new(1).run(personality("oltp").unwrap(), &set, options).unwrap();
+    let rate = ramped.call("rate").unwrap().calls;
+    assert!((1480..=1501).contains(&rate), "{rate}");
 }
 
 /// Several workloads on one mount, and one on the device itself.

@@ -33,11 +33,13 @@ pub(super) struct Shared<F: Fs> {
     pub(super) writes: Cell<u64>,
     /// Totals for limits: calls, reads and writes, and their bytes.
     pub(super) totals: Cell<Totals>,
+    /// The same, with what ended in the ramp.
+    pub(super) totals_with_ramp: Cell<Totals>,
     pub(super) recorders: RefCell<Vec<CallRecorder>>,
     pub(super) is_over: Cell<bool>,
     /// Time at which the run ends at the latest.
     pub(super) deadline: Cell<Instant>,
-    /// Calls that began earlier do not count.
+    /// Calls that ended earlier do not count.
     pub(super) measured_from: Cell<Instant>,
     pub(super) ended_early: RefCell<Option<String>>,
     pub(super) failure: RefCell<Option<RunError>>,
@@ -62,15 +64,23 @@ impl<F: Fs> Shared<F> {
         }
     }
 
-    /// Records a flowop; it counts if the run is not over.
+    /// Records a flowop; it counts if it ends after the ramp and before the run is over. If only those counted that also begin there, long
+    /// ones would be too few.
     pub(super) fn record(&self, flowop: usize, op: Op, bytes: u64, began: Instant) {
-        if self.is_over.get() || began < self.measured_from.get() {
+        let (now, from) = (self.handle.now(), self.measured_from.get());
+        if self.is_over.get() {
             return;
         }
-        self.recorders.borrow_mut()[flowop].record(bytes, began, self.handle.now());
-        let mut totals = self.totals.get();
-        totals.add(op, bytes);
-        self.totals.set(totals);
+        let add = |to: &Cell<Totals>| {
+            let mut totals = to.get();
+            totals.add(op, bytes);
+            to.set(totals);
+        };
+        add(&self.totals_with_ramp);
+        if now > from || began == from {
+            self.recorders.borrow_mut()[flowop].record(bytes, began, now);
+            add(&self.totals);
+        }
     }
 
     /// Records an error, which ends the run; the run returns the first one.

@@ -583,11 +583,11 @@ impl<F: Fs> Runner<F> {
         Ok(())
     }
 
-    /// Returns the totals that a limit or an end refers to: those of the whole run, or of one flowop of this thread.
-    fn counted(&self, flowop: &Flowop) -> Totals {
+    /// Returns the totals that a limit or an end refers to: `all`, or those of one flowop of this thread.
+    fn counted(&self, flowop: &Flowop, all: &Cell<Totals>) -> Totals {
         match flowop.target {
             Some(target) => self.counts[target - self.first_flowop],
-            None => self.shared.totals.get(),
+            None => all.get(),
         }
     }
 
@@ -597,7 +597,7 @@ impl<F: Fs> Runner<F> {
         if self.shared.events.get().is_none() {
             return Ok(());
         }
-        let totals = self.counted(flowop);
+        let totals = self.counted(flowop, &self.shared.totals_with_ramp);
         let (now, per_event) = match flowop.op {
             Op::BwLimit => (totals.bytes, MIB),
             Op::IopsLimit => (totals.ios, 1),
@@ -616,7 +616,7 @@ impl<F: Fs> Runner<F> {
 
     fn finish(&mut self, index: usize, flowop: &Flowop) -> Step {
         let wanted = flowop.value.draw(&mut self.stream);
-        let totals = self.counted(flowop);
+        let totals = self.counted(flowop, &self.shared.totals);
         let is_done = match flowop.op {
             Op::FinishOnBytes => totals.bytes > wanted,
             _ => totals.calls >= wanted,

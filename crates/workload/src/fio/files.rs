@@ -56,6 +56,7 @@ struct Draft {
     is_atomic: bool,
     engine: Option<String>,
     service: Option<Service>,
+    base: KbBase,
 }
 
 /// Parses a job file whose jobs use files. `file` is its name in messages.
@@ -66,15 +67,14 @@ pub fn parse_job_file_on_files(file: &str, text: &str) -> Result<FileJobs, FioEr
     let place = |(line, fault)| FioError { file: file.to_owned(), line, fault: Box::new(fault) };
     let text = expanded(text, &|name| std::env::var(name).ok()).map_err(place)?;
     let mut sections = sections(&text).map_err(place)?;
-    let mut base = KbBase::Binary;
     let mut global = Draft::default();
     let mut drafts = Vec::new();
     for section in &mut sections {
         let mut draft = global.clone();
         for entry in section.entries.iter().filter(|entry| entry.name == "kb_base") {
-            base = if entry.value == Some("1000") { KbBase::Decimal } else { KbBase::Binary };
+            draft.base = if entry.value == Some("1000") { KbBase::Decimal } else { KbBase::Binary };
         }
-        draft.apply(section, base).map_err(place)?;
+        draft.apply(section).map_err(place)?;
         if section.is_global() {
             global = draft.clone();
         } else if let Err(reason) = draft.bytes() {
@@ -114,7 +114,7 @@ pub fn parse_job_file_on_files(file: &str, text: &str) -> Result<FileJobs, FioEr
 
 impl Draft {
     /// Takes the options about files out of the section.
-    fn apply(&mut self, section: &mut Section<'_>, base: KbBase) -> Result<(), (u32, Fault)> {
+    fn apply(&mut self, section: &mut Section<'_>) -> Result<(), (u32, Fault)> {
         let name = section.name;
         let mut failed = None;
         section.entries.retain(|entry| {
@@ -124,7 +124,7 @@ impl Draft {
                 value: entry.value.unwrap_or("").to_owned(),
                 expected: expected.to_owned(),
             };
-            match self.set(entry.name, entry.value, base) {
+            match self.set(entry.name, entry.value) {
                 Ok(is_about_files) => !is_about_files,
                 Err(expected) => {
                     failed.get_or_insert((entry.line, bad(expected)));
@@ -136,7 +136,8 @@ impl Draft {
     }
 
     /// Sets an option; returns whether it concerns only files.
-    fn set(&mut self, name: &str, value: Option<&str>, base: KbBase) -> Result<bool, &'static str> {
+    fn set(&mut self, name: &str, value: Option<&str>) -> Result<bool, &'static str> {
+        let base = self.base;
         const SIZE: &str = "a multiple of 512 bytes above 0, such as 1g";
         let text = value.unwrap_or("");
         let flag = || match value {

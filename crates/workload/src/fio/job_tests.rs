@@ -158,6 +158,15 @@ fn mixes_and_sizes_have_their_shares() {
         let share = uneven.iter().filter(|s| s.request.blocks == blocks).count();
         assert!(share.abs_diff(expected) < 200, "{blocks}: {share}");
     }
+    // A range counts, wherever a single size stands.
+    for options in ["bsrange=4k-16k\nbs=64k", "bs=64k\nbsrange=4k-16k"] {
+        let ranged = run(&format!("rw=randwrite\n{options}\nnumber_ios=1000\nio_size=1g\nsize=32m"));
+        let most = ranged.iter().map(|sent| sent.request.blocks).max();
+        assert_eq!(most, Some(32), "{options}");
+    }
+    // An alignment that changes nothing leaves the map of what was drawn.
+    let all = lbas(&run("rw=randwrite\nbs=4k\nblockalign=4k\nsize=32m"));
+    assert_eq!(all.iter().collect::<std::collections::BTreeSet<_>>().len(), 8192);
     let aligned = run("rw=randwrite\nbs=4k\nblockalign=64k\nnumber_ios=1000\nsize=32m");
     assert!(lbas(&aligned).iter().all(|lba| lba % 128 == 0));
 }

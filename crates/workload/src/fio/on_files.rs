@@ -276,6 +276,10 @@ async fn run_job<F: Fs>(
     let start = handle.now();
     let mut work = FioJob::new(job.spec.clone(), seed);
     let mut recorder: Option<Recorder> = None;
+    let begin = |work: &FioJob, now: Instant| {
+        let begun = work.began().unwrap_or(start).saturating_add(job.spec.ramp);
+        Recorder::new(begun.min(now), interval)
+    };
     let mut in_flight = 0;
     let mut failure = None;
     let mut finished = Vec::new();
@@ -287,14 +291,8 @@ async fn run_job<F: Fs>(
             Step::Submit(request) => {
                 in_flight += 1;
                 operation += 1;
-                if recorder.is_none() && work.measured(now) {
-                    recorder = Some(Recorder::new(
-                        (work.began().unwrap_or(start) + job.spec.ramp).min(now),
-                        interval,
-                    ));
-                }
-                if let Some(recorder) = &mut recorder {
-                    recorder.submitted_at_depth(in_flight);
+                if work.measured(now) {
+                    recorder.get_or_insert_with(|| begin(&work, now)).submitted_at_depth(in_flight);
                 }
                 let content = operation ^ flashweir_core::random::mix(seed);
                 let idle = shared.idle.borrow_mut().pop();
@@ -317,10 +315,10 @@ async fn run_job<F: Fs>(
             still = if still.0 == now { (now, still.1 + 1) } else { (now, 0) };
             match result {
                 Ok(bytes) => {
-                    if work.measured(now)
-                        && let Some(recorder) = &mut recorder
-                    {
-                        recorder.record(request.kind, bytes, request.intended.min(submitted), submitted, now);
+                    if work.measured(now) {
+                        let began = request.intended.min(submitted);
+                        let recorder = recorder.get_or_insert_with(|| begin(&work, now));
+                        recorder.record(request.kind, bytes, began, submitted, now);
                     }
                 }
                 Err((file, errno)) => {

@@ -48,8 +48,10 @@ pub(super) struct Draft {
     /// Number after the colon of `rw`: a count for random patterns, bytes for sequential ones.
     pub(super) modifier: i64,
     pub(super) sequencer: Sequencer,
-    /// Smallest and largest request size by direction, in bytes.
-    pub(super) bs: [(u64, u64); 3],
+    /// Request size by direction, in bytes.
+    pub(super) bs: [u64; 3],
+    /// Smallest and largest one, which counts where it is given, wherever `bs` stands.
+    pub(super) range: [Option<(u64, u64)>; 3],
     pub(super) split: [Vec<(u64, u8)>; 3],
     pub(super) align: [Option<u64>; 3],
     pub(super) size: Option<Amount>,
@@ -129,7 +131,8 @@ impl Default for Draft {
             random: false,
             modifier: 0,
             sequencer: Sequencer::Sequential,
-            bs: [(4096, 4096); 3],
+            bs: [4096; 3],
+            range: [None; 3],
             split: [const { Vec::new() }; 3],
             align: [None; 3],
             size: None,
@@ -391,9 +394,10 @@ impl Draft {
         let base = self.base;
         let one = move |text: &str| value::size(text, base).filter(|n| is_request(*n));
         match option {
-            "bs" => overlay(&mut self.bs, value::triple(value, |t| one(t).map(|n| (n, n))).ok_or(BS)?),
+            "bs" => overlay(&mut self.bs, value::triple(value, one).ok_or(BS)?),
             "bsrange" => {
-                overlay(&mut self.bs, value::triple(value, |t| value::range(t, one)).ok_or(RANGE)?);
+                let values = value::triple(value, |t| value::range(t, one)).ok_or(RANGE)?;
+                overlay(&mut self.range, values.map(|value| value.map(Some)));
             }
             "blockalign" => {
                 let values = value::triple(value, one).ok_or(BS)?;
@@ -417,6 +421,11 @@ impl Draft {
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// Smallest and largest request size of a direction, in bytes.
+    pub(super) fn sizes_of(&self, direction: usize) -> (u64, u64) {
+        self.range[direction].unwrap_or((self.bs[direction], self.bs[direction]))
     }
 
     /// Sets the region of the device.

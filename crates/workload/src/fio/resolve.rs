@@ -157,6 +157,9 @@ impl Resolver<'_> {
         if draft.random && uniform && !draft.norandommap && !self.one_size(&sizes) {
             warn("has several block sizes: random addresses may repeat within a pass".into());
         }
+        if draft.random && uniform && !draft.norandommap && self.is_aligned(&sizes) {
+            warn("`blockalign` is not the block size: random addresses may repeat within a pass".into());
+        }
         if draft.random && !uniform && draft.modifier > 1 {
             warn("only the first address of each run follows `random_distribution`".into());
         }
@@ -172,12 +175,18 @@ impl Resolver<'_> {
 
     fn sizes(&self) -> [Sizes; 3] {
         let blocks = |bytes: u64| u32::try_from(bytes / LBA_BYTES).expect("a request is at most 1 GiB");
-        std::array::from_fn(|d| match (self.draft.split[d].as_slice(), self.draft.bs[d]) {
+        std::array::from_fn(|d| match (self.draft.split[d].as_slice(), self.draft.sizes_of(d)) {
             ([], (min, max)) if min == max => Sizes::Fixed(blocks(min)),
             ([], (min, max)) => Sizes::Range { min: blocks(min), max: blocks(max) },
             ([(only, 100)], _) => Sizes::Fixed(blocks(*only)),
             (split, _) => Sizes::Split(split.iter().map(|(size, share)| (blocks(*size), *share)).collect()),
         })
+    }
+
+    /// Whether `blockalign` differs from the smallest request, which ends the map of what was drawn.
+    fn is_aligned(&self, sizes: &[Sizes; 3]) -> bool {
+        let min_bytes = |d: usize| u64::from(sizes[d].min_blocks()) * LBA_BYTES;
+        self.draft.align.iter().enumerate().any(|(d, align)| align.is_some_and(|align| align != min_bytes(d)))
     }
 
     /// Whether all requests have the same size.
@@ -246,7 +255,7 @@ impl Resolver<'_> {
         // A tail shorter than the only request size is never reached.
         let usable = if one_size { length - length % min_bytes } else { length };
         let region = Region { first: Lba(start / LBA_BYTES), blocks: usable / LBA_BYTES };
-        let aligned = draft.align.iter().any(Option::is_some);
+        let aligned = self.is_aligned(&sizes);
         let uniform = draft.law == Law::Uniform;
         Ok(JobSpec {
             name: self.name(),
@@ -461,7 +470,7 @@ impl Resolver<'_> {
         }
         let mut rates = [Rate::Unlimited; 3];
         for (d, rate) in rates.iter_mut().enumerate() {
-            let smallest = match (draft.split[d].as_slice(), draft.bs[d]) {
+            let smallest = match (draft.split[d].as_slice(), draft.sizes_of(d)) {
                 ([], (min, _)) => min,
                 (split, _) => split.iter().map(|(size, _)| *size).min().unwrap_or(min_bytes),
             };

@@ -7,9 +7,10 @@ use super::expression::evaluate;
 use flashweir_core::Duration;
 
 /// Meaning of the prefix `k`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum KbBase {
     /// `k` is 1024 and `kib` is 1000.
+    #[default]
     Binary,
     /// `k` is 1000 and `kib` is 1024.
     Decimal,

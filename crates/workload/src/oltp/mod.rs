@@ -139,7 +139,12 @@ impl std::error::Error for OltpError {}
 fn check_common(run: &RunOptions, db: &flashweir_db::Config) -> Result<(), OltpError> {
     in_range("connections", run.connections.into(), 1, 4096)?;
     in_range("interval (ns)", run.interval.as_nanos(), 1, u64::MAX)?;
-    db.validate().map_err(|error| OltpError::Db { during: "", error })
+    database(run, db).validate().map_err(|error| OltpError::Db { during: "", error })
+}
+
+/// The configuration of a database that has room for a transaction of each connection: none waits for the end of another one's.
+fn database(run: &RunOptions, db: &flashweir_db::Config) -> flashweir_db::Config {
+    flashweir_db::Config { transactions_max: db.transactions_max.max(run.connections), ..db.clone() }
 }
 
 /// Checks the bounds of an option.

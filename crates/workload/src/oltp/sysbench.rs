@@ -4,7 +4,7 @@
 //! compares each table and its index.
 
 use super::connections::{self, Mix};
-use super::{OltpError, RunOptions, check_common, each, in_range};
+use super::{OltpError, RunOptions, check_common, database, each, in_range};
 use flashweir_core::executor::Handle;
 use flashweir_core::{Instant, RandomStream};
 use flashweir_db::{Config, Db, DbError, Transaction, Tree};
@@ -211,7 +211,9 @@ impl<F: Fs> Sysbench<F> {
     ) -> Result<Self, OltpError> {
         options.check()?;
         let failed = |error| OltpError::Db { during: "loading", error };
-        let db = Db::create(process, handle.clone(), dir, options.db.clone()).await.map_err(failed)?;
+        let db = Db::create(process, handle.clone(), dir, database(&options.run, &options.db))
+            .await
+            .map_err(failed)?;
         let mut stream = RandomStream::new(options.run.seed, "oltp-insert.load");
         let mut tables = Vec::new();
         for number in 1..=options.tables {

@@ -139,11 +139,11 @@ impl<F: Fs> Postmark<F> {
         Ok(postmark)
     }
 
-    /// Runs the transactions; afterwards deletes all files.
+    /// Runs the transactions.
     ///
     /// # Errors
     /// A call that failed.
-    pub async fn run(mut self) -> Result<WorkloadResult, RunError> {
+    pub async fn run(&mut self) -> Result<WorkloadResult, RunError> {
         let start = self.handle.now() + self.run.ramp;
         let deadline = self.run.runtime.map_or(Instant::MAX, |runtime| start.saturating_add(runtime));
         let mut recorders = CALLS.map(|_| CallRecorder::new(start, self.run.interval));
@@ -169,9 +169,6 @@ impl<F: Fs> Postmark<F> {
             }
         }
         let end = self.handle.now().min(deadline).max(start);
-        while !self.files.is_empty() {
-            self.delete().await?;
-        }
         Ok(WorkloadResult {
             name: self.run.name.clone(),
             seed: self.options.seed.unwrap_or(self.run.seed),
@@ -185,6 +182,17 @@ impl<F: Fs> Postmark<F> {
                 .map(|(recorder, name)| recorder.finish(name, name, true, end))
                 .collect(),
         })
+    }
+
+    /// Deletes all files, as Postmark does at its end; it is not measured.
+    ///
+    /// # Errors
+    /// A call that failed.
+    pub async fn clean_up(mut self) -> Result<(), RunError> {
+        while !self.files.is_empty() {
+            self.delete().await?;
+        }
+        Ok(())
     }
 
     /// The calls of a transaction, by their indices in [`CALLS`].

@@ -335,6 +335,11 @@ impl Ext4 {
                 self.promised.set(self.promised.get() + data);
                 return Ok(OpenHandle { fs: self, data });
             }
+            // With nothing to commit, what is promised to open handles is put first, or given back.
+            if self.handles.get() > 0 && !self.state.borrow().is_changed() {
+                self.changes.wait().await;
+                continue;
+            }
             self.turn_over().await?;
         }
     }

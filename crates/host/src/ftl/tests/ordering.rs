@@ -2,9 +2,11 @@
 
 use super::{PAD_AFTER, Rig, SECTORS, config, read, write};
 use crate::ftl::lines::LineId;
+use crate::ftl::streams::Writing;
 use crate::{HostFtlConfig, Input};
 use flashweir_core::command::{RangeFlush, StreamId};
-use flashweir_core::{Address, Command, DeviceError, Done, Lba, Op, Order, Payload};
+use flashweir_core::{Address, Command, DeviceError, Done, Lba, Op, Order, Payload, Ppa};
+use std::collections::BTreeMap;
 
 pub(super) fn member(rig: &mut Rig, order: Order, op: Op) -> u64 {
     rig.submit_as(|command| Command { stream: Some(StreamId(1)), order: Some(order), ..command }, op)
@@ -141,6 +143,19 @@ fn a_line_is_counted_out_by_a_record() {
     rig.settle();
     assert_eq!(rig.ftl.metrics().order_records, 1, "no time has to pass");
     assert!(rig.ftl.is_counted_out(line) && !rig.ftl.orders.is_urgent);
+}
+
+/// GC meets a page of a record that is half written: that record keeps the line from being erased as soon as it is whole, so another one has
+/// to follow. One of the record before goes away by itself.
+#[test]
+fn regression_gc_has_a_half_written_record_written_again() {
+    for (places, is_wanted) in [(vec![Ppa(7)], true), (vec![Ppa(8)], false)] {
+        let mut rig = Rig::new(config());
+        rig.ftl.orders.writing =
+            Some(Writing { ring: 0, is_kicked: false, left: 1, places, complete: BTreeMap::new() });
+        rig.ftl.renew_order_record(Ppa(7));
+        assert_eq!((rig.ftl.orders.is_wanted, rig.ftl.orders.is_urgent), (is_wanted, true));
+    }
 }
 
 /// A request that is refused for what it says is in no epoch.

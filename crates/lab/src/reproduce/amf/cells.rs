@@ -5,7 +5,7 @@
 //! Invariants: all variants have the same flash but for its amount, the same buffer, link, page cache and host. A cell is what `weir files`
 //! does with the options that docs/amf.md lists; scenarios/amf has its workloads at the full scale.
 
-use super::super::study::{Scale, Study, measure};
+use super::super::study::{RATE_CALLS_MIN, Scale, Study, measure, micros};
 use crate::files::{FilesResult, Setup, Work};
 use flashweir_core::{Bytes, Duration};
 use flashweir_db::{Config, DataIo};
@@ -278,6 +278,8 @@ fn load(workload: Workload, seed: u64, scale: Scale) -> Load {
             let mut options = TpccOptions::new("tpcc", seed, 1);
             options.scale = Warehouses::of_warehouses(scaled(14, scale) as u16);
             (options.run.connections, options.db) = (clients, database(scale));
+            // Each may need 16 pages at a time.
+            options.db.pool_bytes = options.db.pool_bytes.max(u64::from(clients) << 18);
             (Work::Tpcc(options), times(20, 60), 0)
         }
         Workload::Hadoop(name) => (hadoop(name, scale), times(10, 60), 0),
@@ -379,12 +381,9 @@ fn metrics(result: &FilesResult) -> Vec<f64> {
     let map = sum(&["alfs.entry_blocks", "alfs.timb_blocks"]);
     let moved = sum(&["f2fs.moved_data_blocks", "f2fs.moved_node_blocks", "alfs.moved_data_blocks"])
         + sum(&["alfs.moved_node_blocks", "alfs.moved_map_blocks"]);
-    let us = |percentile| {
-        let ns = result.disk_writes.percentile_ns(percentile);
-        ns.map_or(f64::NAN, |ns| ns as f64 / 1e3)
-    };
+    let us = |percentile| micros(&result.disk_writes, percentile);
     vec![
-        per_s,
+        if calls < RATE_CALLS_MIN as f64 { f64::NAN } else { per_s },
         programmed / pages,
         written / pages,
         programmed / written,

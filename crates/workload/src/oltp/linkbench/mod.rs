@@ -17,7 +17,7 @@ mod tables;
 mod tests;
 
 use super::connections;
-use super::{OltpError, RunOptions, check_common, in_range};
+use super::{OltpError, RunOptions, check_common, database, in_range};
 use crate::fio::distribution::{Permutation, ZipfRanks};
 use flashweir_core::RandomStream;
 use flashweir_core::executor::Handle;
@@ -114,7 +114,9 @@ impl<F: Fs> LinkBench<F> {
     ) -> Result<Self, OltpError> {
         options.check()?;
         let failed = |error| OltpError::Db { during: "loading", error };
-        let db = Db::create(process, handle.clone(), dir, options.db.clone()).await.map_err(failed)?;
+        let db = Db::create(process, handle.clone(), dir, database(&options.run, &options.db))
+            .await
+            .map_err(failed)?;
         let tables = Tables::make(&db).await.map_err(failed)?;
         let graph = Graph::new(options.run.seed, options.nodes, &options.db);
         graph.load(&db, &tables).await.map_err(failed)?;

@@ -17,8 +17,8 @@ mod transactions;
 #[cfg(test)]
 mod tests;
 
-use super::OltpError;
 use super::connections;
+use super::{OltpError, database};
 use draw::Constants;
 use flashweir_core::Duration;
 use flashweir_core::executor::Handle;
@@ -66,7 +66,9 @@ impl<F: Fs> Tpcc<F> {
     ) -> Result<Self, OltpError> {
         options.check()?;
         let failed = |error| OltpError::Db { during: "loading", error };
-        let db = Db::create(process, handle.clone(), dir, options.db.clone()).await.map_err(failed)?;
+        let db = Db::create(process, handle.clone(), dir, database(&options.run, &options.db))
+            .await
+            .map_err(failed)?;
         for (name, table) in TREES {
             let made = match table {
                 None => db.create_tree(name).await,
