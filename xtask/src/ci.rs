@@ -194,7 +194,7 @@ fn file_cuts(seed: u64) -> Verdict {
 /// Runs the pairs, two at once: each of them is too short for two threads of its own.
 fn pairs_of_files(seed: u64) -> Result<(), String> {
     let seed_text = seed.to_string();
-    let left = Mutex::new(file_pairs::of_ci().into_iter());
+    let left = Mutex::new(file_pairs::of_run(seed).into_iter());
     let some = || {
         loop {
             let next = left.lock().unwrap_or_else(PoisonError::into_inner).next();

@@ -101,6 +101,14 @@ pub(crate) fn of_ci() -> Vec<String> {
     pairs(1, 40).into_iter().filter(is_wanted).collect()
 }
 
+/// Those of one run: a third of the pairs on a block layer or a host FTL, another one with the next seed.
+pub(crate) fn of_run(seed: u64) -> Vec<String> {
+    let (below, mut all): (Vec<String>, Vec<String>) =
+        of_ci().into_iter().partition(|pair| pair.contains("--on layer") || pair.contains("--on host-ftl"));
+    all.extend((seed..).zip(below).filter(|(number, _)| number.is_multiple_of(3)).map(|(_, pair)| pair));
+    all
+}
+
 /// Whether a program outside checks the volumes of a campaign: none knows ALFS.
 pub(crate) fn has_judge(what: &str) -> bool {
     !what.contains("--format alfs")
@@ -110,4 +118,20 @@ pub(crate) fn has_judge(what: &str) -> bool {
 pub(crate) fn of_evidence() -> Vec<String> {
     let judged = |pair: String| if has_judge(&pair) { pair + " --fsck-every 200" } else { pair };
     pairs(EVIDENCE, 120).into_iter().map(judged).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn three_runs_have_all_pairs() {
+        for seed in [1, 98_420_787] {
+            let runs = [seed, seed + 100_000, seed + 200_000].map(of_run);
+            let all: BTreeSet<String> = runs.iter().flatten().cloned().collect();
+            assert_eq!(all, of_ci().into_iter().collect());
+            assert!(runs.iter().all(|run| run.len() < all.len()));
+        }
+    }
 }
