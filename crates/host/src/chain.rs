@@ -153,8 +153,8 @@ impl Chain {
         self.run(now, effects);
     }
 
-    /// Wakes all layers, whether they want to be called or not: one that has to recover begins. Panics if there is no layer, or if an offer has
-    /// not been answered (bugs of the caller).
+    /// Wakes all layers, whether they want to be called or not: one that has to recover begins. Panics if there is no layer (a bug of the
+    /// caller).
     pub fn wake_all(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         if let [only] = &mut self.stages[..] {
             return only.layer.handle(now, Input::Wake, effects);

@@ -286,6 +286,9 @@ pub fn run(
     }
     // If the workloads ended early, the counters are those of now.
     let now = Counters::now(&stack.port(), &vfs, stack.now()).with(&dbs);
+    let later = later.and_then(|later| later.take()).unwrap_or(now);
+    let earlier = earlier.take().unwrap_or_else(|| later.clone());
+    // What still waits for its time counts no more.
     for rest in rests {
         let ending = stack.spawn_for(rest.clean_up());
         while !ending.is_set() {
@@ -296,8 +299,6 @@ pub fn run(
         }
         ending.take().ok_or(FilesError::Stuck)??;
     }
-    let later = later.and_then(|later| later.take()).unwrap_or_else(|| now.clone());
-    let earlier = earlier.take().unwrap_or_else(|| later.clone());
     let device = later.device.since(&earlier.device);
     let (metrics, kind) = (later.since(&earlier), setup.mode.kind);
     let (prepared, trace_hash) = (start, TraceHash(stack.trace_hash()));

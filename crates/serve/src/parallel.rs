@@ -171,6 +171,7 @@ impl ParallelServer {
                 let client = Client { connection, handle, common, waits, has_power: true, is_there };
                 // Without a thread for it, it is dropped; the others go on.
                 if start(client).is_err() {
+                    live.pop().into_iter().for_each(|Live(_, twin)| twin.shutdown());
                     self.common.dropped.fetch_add(1, Ordering::Relaxed);
                 }
             }

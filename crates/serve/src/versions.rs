@@ -75,10 +75,14 @@ impl Versions {
         }
     }
 
-    /// It has failed: what it wrote may be there or not.
+    /// It has failed: what it wrote may be there or not, and what was there before may still come back.
     pub(crate) fn failed(&mut self, units: std::ops::Range<u64>) {
         for lpn in units {
-            self.units.remove(&lpn);
+            let Some(unit) = self.units.get_mut(&lpn) else { continue };
+            unit.in_flight = unit.in_flight.saturating_sub(1);
+            if unit.newer.is_empty() && unit.in_flight == 0 {
+                self.units.remove(&lpn);
+            }
         }
     }
 
@@ -146,8 +150,10 @@ mod tests {
         let drawn = (0..1_000).filter_map(|seed| versions.draw(seed)[0].1.as_ref().map(Payload::identity));
         let oldest = drawn.min().unwrap();
         assert!((900..999).contains(&oldest), "{oldest}");
+        // What has failed is not under way for ever.
         versions.submitted(7..8, |_| Payload::Zero);
         versions.failed(7..8);
+        versions.flushed(versions.flush_covers());
         assert!(versions.draw(1).is_empty());
     }
 

@@ -99,6 +99,8 @@ pub(super) struct Open<F: Fs> {
     uses: Cell<u32>,
     /// One of them has ended.
     unused: Event,
+    /// The kernel has closed it, and will not do that again.
+    is_closing: Cell<bool>,
 }
 
 /// An open file for as long as a task works on it, which may be longer than the process lives: until then it is not closed.
@@ -652,8 +654,8 @@ impl<F: Fs> Table<F> {
         let handle = self.next_file.get();
         self.next_file.set(handle + 1);
         let (atomic, is_torn, listing) = (RefCell::default(), Cell::new(false), RefCell::default());
-        let (uses, unused) = Default::default();
-        let open = Open { number, how, file, direct, atomic, is_torn, listing, uses, unused };
+        let (uses, unused, is_closing) = Default::default();
+        let open = Open { number, how, file, direct, atomic, is_torn, listing, uses, unused, is_closing };
         if !open.how.direct {
             self.keeps(number, |keeps| keeps.buffered_files += 1);
         }
@@ -666,6 +668,7 @@ impl<F: Fs> Table<F> {
         let files = self.files.borrow();
         files
             .iter()
+            .filter(|(_, open)| !open.is_closing.get())
             .map(|(handle, open)| {
                 let (number, how, atomic) = (open.number.0, open.how, open.until());
                 let has_withheld = self.vfs.has_withheld(open.file.ino());
@@ -736,8 +739,10 @@ impl<F: Fs> Table<F> {
         };
         let (file, attr) = self.noted(work, call).await?;
         let number = self.number(attr.ino);
+        let is_told = Cell::new(false);
         let opened = async {
             let kept = self.vfs.keep(attr.ino).await?;
+            is_told.set(true);
             {
                 let mut nodes = self.nodes.borrow_mut();
                 // The kernel still has to forget what it knew of the number before a power cut.
@@ -761,7 +766,9 @@ impl<F: Fs> Table<F> {
                     }
                     Err(errno) => errno,
                 };
-                self.forget(vec![(number.0, 1)]).await;
+                if is_told.get() {
+                    self.forget(vec![(number.0, 1)]).await;
+                }
                 Err(error)
             }
         }
@@ -775,6 +782,7 @@ impl<F: Fs> Table<F> {
     pub(super) async fn release(&self, handle: u64) {
         let open = self.files.borrow().get(&handle).cloned();
         let Some(open) = open else { return };
+        open.is_closing.set(true);
         // A process that is killed leaves tasks that work on. What it withholds is withheld until they end.
         open.unused.until(|| open.uses.get() == 0).await;
         self.files.borrow_mut().remove(&handle);

@@ -14,7 +14,7 @@ use super::lazyfs::{COMMANDS, Command, Kept};
 use super::medium::{Held, Medium, OpenImage, Unkept, make};
 use super::message::{Message, Own, QUEUE_MAX, Queue, Turn};
 use super::ready::Ready;
-use super::table::{Due, Name, Table, Told};
+use super::table::{Due, Name, OpenAs, Table, Told};
 use crate::clock::{Clock, Speed, civil_time};
 use crate::control::{Ask, CutDone, CutOrder, DiskStatus, Reply, Status};
 use crate::memory::GiveBack;
@@ -31,8 +31,8 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration as WallDuration;
 
 /// Most messages that are taken before events are handled, and most events before the queue is checked again.
@@ -590,19 +590,15 @@ impl World {
         };
         // The kernel may write pages out before it drops them, and waits for an answer: so another thread notifies it.
         let (notifier, sender) = (self.notifier.clone(), self.sender.clone());
-        let later = self.sender.clone();
-        let told = apart(move || {
+        apart(move |may_tell| {
             for number in numbers {
-                if let Some(notifier) = &notifier {
+                if let Some(notifier) = notifier.as_ref().filter(|_| may_tell) {
                     // What the kernel has already forgotten, it need not drop.
                     let _ = notifier.forget_pages(NodeId(number));
                 }
             }
             sender.send(Message::Invalidated);
         });
-        if !told {
-            later.send(Message::Invalidated);
-        }
     }
 
     // As in LazyFS, programs notice the power cut only by the data that are lost.
@@ -647,8 +643,8 @@ impl World {
         let _ = reply.try_send(answer);
     }
 
-    /// The power goes and is back at once: what was not synced is gone, what is open stays open.
-    fn forget(&mut self, kept: Vec<Kept>) -> Result<(BTreeSet<u64>, Vec<Name>), String> {
+    /// The power goes and is back at once: what was not synced is gone. Returns the files that were open, and what the kernel knows.
+    fn restart(&mut self) -> Result<(BTreeMap<u64, OpenAs>, Known), String> {
         let table = self.table.take().ok_or("the file system is not there")?;
         let (files, (told, next_file), faults) = (table.open_files(), table.told(), table.faults.take());
         drop(table);
@@ -656,8 +652,13 @@ impl World {
         let names = told.values().flat_map(|told| told.names.iter().cloned()).collect();
         self.cut_stack(Tear::Likeliest).1?;
         self.mount(told, next_file)?;
+        self.table.as_ref().expect("it was mounted").faults.replace(faults);
+        Ok((files, (numbers, names)))
+    }
+
+    /// What was open is open again, and parts of writes that a fault keeps are written.
+    fn reopen(&mut self, files: BTreeMap<u64, OpenAs>, kept: Vec<Kept>) -> Result<(), String> {
         let table = Rc::clone(self.table.as_ref().expect("it was mounted"));
-        table.faults.replace(faults);
         let written = self.stack_mut().block_on(async move {
             table.reopen(files).await;
             for kept in kept {
@@ -668,14 +669,16 @@ impl World {
         written.unwrap_or_else(|| Err("the device does not answer".into()))?;
         let now = self.stack().now();
         self.pace.set(now);
-        Ok((numbers, names))
+        Ok(())
     }
 
     fn clear_cache(&mut self, reply: SyncSender<String>) {
         // What was begun is done first, unless it waits for something that has not begun.
         let until = self.stack().now().saturating_add(PATIENCE);
         while self.outstanding.get() > 0 && self.stack().now() < until && self.stack_mut().turn() {}
-        let (numbers, names) = match self.forget(Vec::new()) {
+        let restarted = self.restart();
+        let restarted = restarted.and_then(|(files, known)| self.reopen(files, Vec::new()).map(|()| known));
+        let (numbers, names) = match restarted {
             Ok(known) => known,
             Err(why) => {
                 let why = format!("the file system does not come back: {why}");
@@ -684,8 +687,8 @@ impl World {
             }
         };
         let notifier = self.notifier.clone();
-        apart(move || {
-            if let Some(notifier) = notifier {
+        apart(move |may_tell| {
+            if let Some(notifier) = notifier.filter(|_| may_tell) {
                 for number in numbers {
                     let _ = notifier.forget_pages(NodeId(number));
                 }
@@ -699,12 +702,21 @@ impl World {
 
     /// The power goes, and the mount with it, as LazyFS ends: killed. The medium is as the cut left it.
     fn crash(&mut self, kept: Vec<Kept>) {
-        let kept = self.forget(kept).and_then(|_| match (self.stack.take(), self.held.take()) {
-            (Some(stack), Some(held)) => held.close(stack, false).map_err(|unkept| unkept.why),
-            _ => Ok(()),
-        });
-        if let Err(why) = kept {
-            eprintln!("weir: after the crash: {why}");
+        let said = |what: Result<(), String>| {
+            if let Err(why) = what {
+                eprintln!("weir: after the crash: {why}");
+            }
+        };
+        match self.restart() {
+            Ok((files, _)) => {
+                said(self.reopen(files, kept));
+                if let (Some(stack), Some(held)) = (self.stack.take(), self.held.take()) {
+                    let closed = held.close(stack, self.config.mount.read_only);
+                    said(closed.map_err(|unkept| unkept.why));
+                }
+            }
+            // Then an image stays as it was, and a volume as the cut left it.
+            Err(why) => said(Err(why)),
         }
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     }
@@ -723,9 +735,9 @@ impl World {
         self.catch_up();
         let notifier = self.notifier.clone();
         // Directories may be locked by requests that wait for this thread.
-        apart(move || {
+        apart(move |may_tell| {
             for (dir, name) in names {
-                if let Some(notifier) = &notifier {
+                if let Some(notifier) = notifier.as_ref().filter(|_| may_tell) {
                     let _ = notifier.forget_name(NodeId(dir), &name);
                 }
             }
@@ -756,7 +768,12 @@ impl World {
         let mut stack = self.stack.take().expect("the power is on");
         // An inode that is freed during the unmount would be a part of what is written, or not.
         while self.outstanding.get() + self.forgetting.get() > 0 && stack.turn() {}
-        let unmounted = match self.table.take() {
+        let table = self.table.take();
+        // An image stays as it was at the beginning, rather than become something that no mount accepts, and a volume as the cut left it.
+        if let Power::Lost(why) = &self.power {
+            return Err(why.clone());
+        }
+        let unmounted = match table {
             Some(table) => {
                 let unmounted = stack.block_on(async move {
                     table.clear().await;
@@ -770,10 +787,6 @@ impl World {
             }
             None => Ok(()),
         };
-        // An image stays as it was at the beginning, rather than become something that no mount accepts, and a volume as the cut left it.
-        if let Power::Lost(why) = &self.power {
-            return Err(why.clone());
-        }
         let held = self.held.take().expect("it is not the end yet");
         let kept = match held.close(stack, self.config.mount.read_only) {
             Ok(()) => Ok(()),
@@ -868,14 +881,25 @@ impl Drop for Running {
     }
 }
 
-/// Does something on a thread of its own: the kernel may wait for this one before it takes a notice. Returns whether there is a thread;
-/// without one the kernel keeps what it has.
-fn apart(work: impl FnOnce() + Send + 'static) -> bool {
-    let thread = std::thread::Builder::new().name("notices".into()).spawn(work);
-    if let Err(error) = &thread {
+/// Inodes and names that the kernel knows.
+type Known = (BTreeSet<u64>, Vec<Name>);
+
+/// Does something on a thread of its own: the kernel may wait for this one before it takes a notice. Without a thread it is done here, with
+/// `false`, and must not tell the kernel.
+fn apart(work: impl FnOnce(bool) + Send + 'static) {
+    let (work, run) = (Arc::new(Mutex::new(Some(work))), |work: &Mutex<Option<_>>, may_tell| {
+        let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(work) = work {
+            let work: Box<dyn FnOnce(bool)> = Box::new(work);
+            work(may_tell);
+        }
+    });
+    let own = Arc::clone(&work);
+    let thread = std::thread::Builder::new().name("notices".into()).spawn(move || run(&own, true));
+    if let Err(error) = thread {
         eprintln!("weir: no thread to tell the kernel what is stale: {error}");
+        run(&work, false);
     }
-    thread.is_ok()
 }
 
 #[cfg(test)]

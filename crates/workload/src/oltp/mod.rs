@@ -142,8 +142,9 @@ fn check_common(run: &RunOptions, db: &flashweir_db::Config) -> Result<(), OltpE
     database(run, db).validate().map_err(|error| OltpError::Db { during: "", error })
 }
 
-/// The configuration of a database that has room for a transaction of each connection: none waits for the end of another one's.
-fn database(run: &RunOptions, db: &flashweir_db::Config) -> flashweir_db::Config {
+/// The configuration with which a mix makes its database, and with which that is opened again: it has room for a transaction of each
+/// connection, so that none waits for the end of another one's.
+pub fn database(run: &RunOptions, db: &flashweir_db::Config) -> flashweir_db::Config {
     flashweir_db::Config { transactions_max: db.transactions_max.max(run.connections), ..db.clone() }
 }
 
