@@ -84,6 +84,11 @@ fn pairs(times: u64, states_each: u64) -> Vec<String> {
     all
 }
 
+/// Whether a pair is on a simulated device below a block layer or a host FTL.
+fn is_layered(pair: &str) -> bool {
+    pair.contains("--on layer") || pair.contains("--on host-ftl")
+}
+
 /// CI's share. A late device shows what the model shows, so ext4 with SHARE has only that; and so has ext4 on a volume that is almost full,
 /// where it has nothing to clean, which was half of the time of all pairs. Below a block layer or a host FTL requests overlap most in longer
 /// sequences, so these have the others in the evidence only.
@@ -91,7 +96,7 @@ pub(crate) fn of_ci() -> Vec<String> {
     let is_short =
         |pair: &String| ["seq-1", "seq-2", "nameless", "trees"].iter().any(|family| pair.contains(family));
     let is_wanted = |pair: &String| match pair {
-        layered if layered.contains("--on layer") || layered.contains("--on host-ftl") => {
+        layered if is_layered(layered) => {
             !(is_short(layered) || layered.contains("ext4") && layered.contains("cleaning"))
         }
         ext4 if ext4.contains("ext4") && ext4.contains("cleaning") => ext4.contains("--on late"),
@@ -103,8 +108,7 @@ pub(crate) fn of_ci() -> Vec<String> {
 
 /// Those of one run: a third of the pairs on a block layer or a host FTL, another one with the next seed.
 pub(crate) fn of_run(seed: u64) -> Vec<String> {
-    let (below, mut all): (Vec<String>, Vec<String>) =
-        of_ci().into_iter().partition(|pair| pair.contains("--on layer") || pair.contains("--on host-ftl"));
+    let (below, mut all): (Vec<String>, Vec<String>) = of_ci().into_iter().partition(|pair| is_layered(pair));
     all.extend((seed..).zip(below).filter(|(number, _)| number.is_multiple_of(3)).map(|(_, pair)| pair));
     all
 }

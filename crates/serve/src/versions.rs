@@ -55,31 +55,27 @@ impl Versions {
         content: impl Fn(Lpn) -> Payload,
     ) {
         self.completions += 1;
-        for lpn in units {
-            let Some(unit) = self.units.get_mut(&lpn) else { continue };
-            unit.in_flight = unit.in_flight.saturating_sub(1);
-            if durable {
-                (unit.durable, unit.newer) = (content(Lpn(lpn)), Vec::new());
-            } else {
-                unit.newer.push((self.completions, content(Lpn(lpn))));
-                // The newest one is always legal.
-                if unit.newer.len() > VERSIONS_MAX
-                    && let Some((_, newest)) = unit.newer.pop()
-                {
-                    (unit.durable, unit.newer) = (newest, Vec::new());
-                }
+        let number = self.completions;
+        self.ended(units, |lpn, unit| {
+            let newest = content(lpn);
+            // The newest one is always legal.
+            match durable || unit.newer.len() == VERSIONS_MAX {
+                true => (unit.durable, unit.newer) = (newest, Vec::new()),
+                false => unit.newer.push((number, newest)),
             }
-            if unit.newer.is_empty() && unit.in_flight == 0 {
-                self.units.remove(&lpn);
-            }
-        }
+        });
     }
 
     /// It has failed: what it wrote may be there or not, and what was there before may still come back.
     pub(crate) fn failed(&mut self, units: std::ops::Range<u64>) {
+        self.ended(units, |_, _| ());
+    }
+
+    fn ended(&mut self, units: std::ops::Range<u64>, note: impl Fn(Lpn, &mut Unit)) {
         for lpn in units {
             let Some(unit) = self.units.get_mut(&lpn) else { continue };
             unit.in_flight = unit.in_flight.saturating_sub(1);
+            note(Lpn(lpn), unit);
             if unit.newer.is_empty() && unit.in_flight == 0 {
                 self.units.remove(&lpn);
             }

@@ -707,8 +707,8 @@ impl World {
             add_host_ftl(&mut result, &counts, line_units);
         }
         result.trace_hash = TraceHash(self.hash);
-        let last = self.snapshot(now);
-        if let Some(sampler) = self.sampler {
+        let last = self.sampler.is_some().then(|| self.snapshot(now));
+        if let Some((sampler, last)) = self.sampler.zip(last) {
             result.course = Some(Box::new(sampler.finish(now.as_nanos(), last, self.engine.device())));
         }
         let mut merged: BTreeMap<u32, Vec<_>> = BTreeMap::new();

@@ -12,7 +12,7 @@ use flashweir_core::Duration;
 use flashweir_fs::ext4::Ext4Options;
 use flashweir_fs::order::CommitMode;
 use flashweir_fs::vfs::{HostCosts, MountOptions};
-use flashweir_lab::reproduce::{Paper, RATE_CALLS_MIN, Scale, Study, TAIL_CALLS_MIN, barrier_device};
+use flashweir_lab::reproduce::{Paper, RATE_CALLS_MIN, Scale, Study, barrier_device, micros};
 use flashweir_sim::measure::Percentile;
 use flashweir_sim::stack::FlushMode;
 
@@ -90,13 +90,11 @@ fn inserts((device, costs): (&str, &str), variant: usize, x: f64, seed: u64, sca
     let result = run(&setup, &mut || true).expect("the device has room").expect("nobody stops it");
     let total = result.workload.sum(&[]);
     let count = total.calls as f64;
-    let has_tail = total.calls >= TAIL_CALLS_MIN;
-    let tail = total.latency.percentile_ns(Percentile::P99_9).filter(|_| has_tail);
     let each = |name: &str| result.metrics[name] as f64 / count;
     vec![
         if total.calls < RATE_CALLS_MIN { f64::NAN } else { result.transactions_per_s() },
         total.latency.summary.mean_ns / 1e3,
-        tail.map_or(f64::NAN, |ns| ns as f64 / 1e3),
+        micros(&total.latency, Percentile::P99_9),
         result.totals.flushes as f64 / count,
         each("vfs.syncs"),
         each("vfs.barriers"),

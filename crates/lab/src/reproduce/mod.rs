@@ -18,7 +18,7 @@ mod study;
 pub use barrier::device_of as barrier_device;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-pub use study::{RATE_CALLS_MIN, Row, Run, Scale, Shares, Study, TAIL_CALLS_MIN};
+pub use study::{RATE_CALLS_MIN, Row, Run, Scale, Shares, Study, micros};
 
 /// Figures of papers whose axes are not those of a study.
 pub const SHARES: &[Shares] = &[barrier::FIGURE_1];

@@ -188,7 +188,7 @@ pub(super) fn run_scenario(text: &str) -> RunResult {
 /// Least number of calls for a rate or a ratio (presets §3.4).
 pub const RATE_CALLS_MIN: u64 = 100;
 /// Least number of calls for a 99.9th percentile (presets §3.4).
-pub const TAIL_CALLS_MIN: u64 = 1_000;
+pub(super) const TAIL_CALLS_MIN: u64 = 1_000;
 
 /// Calls in each second of the kinds `ops` of the only workload of a setup, of all kinds if none is named; NaN if they are too few.
 pub(super) fn per_s(result: &FilesResult, ops: &[&str]) -> f64 {
@@ -202,7 +202,7 @@ pub(super) fn rate(workload: &WorkloadResult, ops: &[&str]) -> f64 {
 }
 
 /// A percentile, µs; NaN of no call, and the 99.9th of too few.
-pub(super) fn micros(latency: &Distribution, percentile: Percentile) -> f64 {
+pub fn micros(latency: &Distribution, percentile: Percentile) -> f64 {
     let is_known = percentile != Percentile::P99_9 || latency.summary.count >= TAIL_CALLS_MIN;
     let ns = latency.percentile_ns(percentile).filter(|_| is_known);
     ns.map_or(f64::NAN, |ns| ns as f64 / 1e3)

@@ -50,8 +50,7 @@ impl Listener {
                     }
                     if let Ok((stream, _)) = listener.accept() {
                         let post = Arc::clone(&post);
-                        // A client that does not take its answer gets none.
-                        // Without a thread it gets none, either.
+                        // A client that does not take its answer gets none, nor does one without a thread.
                         let _ = Builder::new().spawn(move || drop(answer(&stream, &*post)));
                     }
                 }

@@ -754,24 +754,16 @@ impl<F: Fs> Table<F> {
             }
             self.open(number, how).await
         };
-        match (opened.await, file.close().await) {
-            (Ok(handle), Ok(())) => Ok((attr, handle)),
-            (opened, closed) => {
-                // The kernel learns nothing of it.
-                let error = closed.err();
-                let error = match opened {
-                    Ok(handle) => {
-                        self.release(handle).await;
-                        error.unwrap_or(Errno::EIO)
-                    }
-                    Err(errno) => errno,
-                };
-                if is_told.get() {
-                    self.forget(vec![(number.0, 1)]).await;
-                }
-                Err(error)
-            }
+        let mut opened = opened.await;
+        if let (Ok(handle), Err(errno)) = (opened, file.close().await) {
+            self.release(handle).await;
+            opened = Err(errno);
         }
+        // Of what fails the kernel learns nothing.
+        if opened.is_err() && is_told.get() {
+            self.forget(vec![(number.0, 1)]).await;
+        }
+        Ok((attr, opened?))
     }
 
     /// Data or a hole.

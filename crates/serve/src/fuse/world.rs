@@ -31,8 +31,8 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::ControlFlow;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration as WallDuration;
 
 /// Most messages that are taken before events are handled, and most events before the queue is checked again.
@@ -886,19 +886,15 @@ type Known = (BTreeSet<u64>, Vec<Name>);
 
 /// Does something on a thread of its own: the kernel may wait for this one before it takes a notice. Without a thread it is done here, with
 /// `false`, and must not tell the kernel.
-fn apart(work: impl FnOnce(bool) + Send + 'static) {
-    let (work, run) = (Arc::new(Mutex::new(Some(work))), |work: &Mutex<Option<_>>, may_tell| {
-        let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(work) = work {
-            let work: Box<dyn FnOnce(bool)> = Box::new(work);
-            work(may_tell);
+fn apart<W: FnOnce(bool) + Send + 'static>(work: W) {
+    let (sender, receiver) = sync_channel::<W>(1);
+    let thread = std::thread::Builder::new().name("notices".into());
+    match thread.spawn(move || receiver.recv().map(|work| work(true))) {
+        Ok(_) => drop(sender.send(work)),
+        Err(error) => {
+            eprintln!("weir: no thread to tell the kernel what is stale: {error}");
+            work(false);
         }
-    });
-    let own = Arc::clone(&work);
-    let thread = std::thread::Builder::new().name("notices".into()).spawn(move || run(&own, true));
-    if let Err(error) = thread {
-        eprintln!("weir: no thread to tell the kernel what is stale: {error}");
-        run(&work, false);
     }
 }
 
