@@ -107,6 +107,10 @@ pub struct MapLog {
     pub recent: Vec<(Change, Option<Member>)>,
     /// Their records behind the first of each: places in an epoch, and claims.
     recent_more: usize,
+    /// Contents that the newest checkpoint names beside mappings.
+    contents: usize,
+    /// Claims since then, of which the next one names those that are not superseded.
+    claims: usize,
     /// What is being written.
     pub writing: Writing,
     /// Contents of its pages.
@@ -153,6 +157,8 @@ impl MapLog {
             nvram_upto: 0,
             recent: Vec::new(),
             recent_more: 0,
+            contents: 0,
+            claims: 0,
             writing: Writing::Nothing,
             images: Vec::new(),
             wanted: false,
@@ -196,6 +202,7 @@ impl MapLog {
     pub fn add_change(&mut self, change: Change, member: Option<Member>) -> bool {
         let are_earlier_durable = self.last_change <= self.durable_changes();
         self.last_change = change.seq();
+        self.claims += change.claims().len();
         self.pending.extend(change_records(&change, member));
         self.recent_more += more_records(&change, member);
         self.recent.push((change, member));
@@ -308,6 +315,31 @@ impl MapLog {
     pub fn is_congested(&self) -> bool {
         self.recent.len() + self.recent_more
             >= recent_records_max(self.pages_per_region, self.records_per_page)
+    }
+
+    /// Whether a checkpoint of `mappings` pages has room for the contents of `more` claims, beside the changes of a congested log and a
+    /// sixteenth of the region for groups behind it; `None` if a checkpoint has to count them first, for which it asks.
+    pub fn has_room_for_contents(&mut self, mappings: u64, more: usize) -> Option<bool> {
+        let records = self.pages_per_region as usize * self.records_per_page;
+        let (congested, spare) = (records / 4, records / 16);
+        let room = records.saturating_sub(mappings as usize + congested + spare);
+        if self.contents + self.claims + more <= room {
+            return Some(true);
+        }
+        // It costs a whole region.
+        if self.claims < spare {
+            return Some(false);
+        }
+        if !matches!(self.writing, Writing::Erasing { .. }) {
+            self.want_checkpoint();
+        }
+        None
+    }
+
+    /// Notes the records of a checkpoint that is about to be written.
+    pub fn note_checkpoint(&mut self, records: &[Record]) {
+        self.contents = records.iter().filter(|record| matches!(record, Record::Content(_))).count();
+        self.claims = 0;
     }
 
     /// Whether anything may have to be written or checked.

@@ -212,6 +212,7 @@ impl PageFtl {
             open.clear();
         }
         let records = self.checkpoint_records(cx, horizon, open);
+        self.log.note_checkpoint(&records);
         let images = self.log.pages(GroupKind::Checkpoint, self.log.group, &records);
         self.log.group += 1;
         self.log.next_page = 0;
@@ -310,6 +311,7 @@ impl PageFtl {
             if let Some(ppa) = self.medium(word)
                 && let Some(seq) = self.seq_at(cx, lpn, ppa)
                 && cx.flash.media.oob(ppa) != Some((Owner::Lpn(lpn), seq))
+                && !cache.is_changed(lpn)
             {
                 self.add_mapping(cx, Mapping { lpn, ppa, seq }, records);
             }

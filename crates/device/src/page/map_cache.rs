@@ -53,6 +53,16 @@ pub(super) struct MapPage {
     leaving: Option<Box<[u64]>>,
 }
 
+impl MapPage {
+    /// Whether what is on the medium of the page's entry `at` may be outdated.
+    fn is_changed(&self, at: u64) -> bool {
+        let bit = |bits: &Option<Box<[u64]>>| {
+            bits.as_ref().is_some_and(|bits| bits[(at / 64) as usize] >> (at % 64) & 1 == 1)
+        };
+        bit(&self.changed) || bit(&self.leaving)
+    }
+}
+
 /// Why a command waits for a translation page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
@@ -373,13 +383,15 @@ impl MapCache {
     pub(super) fn changed(&self, page: u32) -> impl Iterator<Item = Lpn> + '_ {
         let state = &self.pages[page as usize];
         let first = u64::from(page) * self.entries;
-        let bit = |bits: &Option<Box<[u64]>>, at: u64| {
-            bits.as_ref().is_some_and(|bits| bits[(at / 64) as usize] >> (at % 64) & 1 == 1)
-        };
         let is_any = state.changed.is_some() || state.leaving.is_some();
         (0..if is_any { self.entries } else { 0 })
-            .filter(move |at| bit(&state.changed, *at) || bit(&state.leaving, *at))
+            .filter(|at| state.is_changed(*at))
             .map(move |at| Lpn(first + at))
+    }
+
+    /// Whether the unit is one of them.
+    pub(super) fn is_changed(&self, lpn: Lpn) -> bool {
+        self.pages[(lpn.0 / self.entries) as usize].is_changed(lpn.0 % self.entries)
     }
 
     /// Whether the directory names this page of the medium.

@@ -335,6 +335,7 @@ fn write_checkpoint(
     note_changes(ftl, cx, map_entries);
     let records = ftl.checkpoint_records(cx, horizon, Vec::new());
     cx.flash.media = before;
+    ftl.log.note_checkpoint(&records);
     let images = ftl.log.pages(GroupKind::Checkpoint, group, &records);
     let pages = images.len() as u32;
     for (i, image) in images.into_iter().enumerate() {

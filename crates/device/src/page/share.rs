@@ -122,7 +122,10 @@ impl PageFtl {
                 Step::Ready => {}
                 step => return step,
             }
-            self.decide_copies(cx, sharing);
+            if !self.decide_copies(cx, sharing) {
+                return Step::Waits;
+            }
+            sharing.decided = true;
         }
         self.go_on_copying(cx, sharing)
     }
@@ -155,9 +158,10 @@ impl PageFtl {
         Step::Waits
     }
 
-    /// Finds the pairs for which the table of virtual pages has no room, and begins to copy their sources.
-    fn decide_copies(&mut self, cx: &mut Cx, sharing: &mut Sharing) {
-        sharing.decided = true;
+    /// Finds the pairs for which the table of virtual pages has no room, and begins to copy their sources; copies of which a checkpoint could
+    /// not name the contents fail (device-metadata §10). Returns false if a checkpoint has to come first.
+    fn decide_copies(&mut self, cx: &mut Cx, sharing: &mut Sharing) -> bool {
+        sharing.copies.clear();
         let (mut pages, mut owners) = (0, 0);
         let mut new: BTreeSet<Lpn> = BTreeSet::new();
         for &(dst, src) in sharing.pairs.iter().filter(|(dst, src)| dst != src) {
@@ -171,13 +175,26 @@ impl PageFtl {
                 }
                 continue;
             }
-            cx.metrics.share_copies += 1;
-            let nth = sharing.copies.len() as u32;
             sharing.copies.push(Copied { dst, src, seq: 0, state: CopyState::Reading });
-            let ppa = self.medium(self.map.get(src)).expect("the source is on the medium");
-            let command = sharing.command;
-            self.push_read(cx, ppa, 1, (Purpose::Merge { command }, Job::ShareRead { nth }));
         }
+        if !sharing.copies.is_empty() {
+            let mappings = cx.geometry.user_units + cx.geometry.map_pages;
+            let Some(has_room) = self.log.has_room_for_contents(mappings, sharing.pairs.len()) else {
+                self.work.set(Due::Log);
+                return false;
+            };
+            if !has_room {
+                sharing.copies.iter_mut().for_each(|copy| copy.state = CopyState::Failed);
+                return true;
+            }
+        }
+        for (nth, copy) in sharing.copies.iter().enumerate() {
+            cx.metrics.share_copies += 1;
+            let ppa = self.medium(self.map.get(copy.src)).expect("the source is on the medium");
+            let purpose = Purpose::Merge { command: sharing.command };
+            self.push_read(cx, ppa, 1, (purpose, Job::ShareRead { nth: nth as u32 }));
+        }
+        true
     }
 
     /// Whether copies are being made for a SHARE.

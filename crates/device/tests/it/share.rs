@@ -100,6 +100,51 @@ fn a_full_table_copies_and_counts() {
     host.device.audit();
 }
 
+/// A checkpoint has room for the contents of all copies that were made (device-metadata §10): each page of the device takes over that of
+/// page 0, one copy after the other. What has no room is refused and changes nothing, and has room again when copies were overwritten.
+#[test]
+fn copies_never_outgrow_a_checkpoint() {
+    for translation in [Translation::Resident, Translation::DemandCached] {
+        let mut config = small(1);
+        config.geometry.blocks_per_plane = 256;
+        config.ftl.translation = translation;
+        let mut host = Host::new(&config, 1);
+        let units = host.expected.len() as u64;
+        host.write_all();
+        let mut refused = 0;
+        let mut fill = |host: &mut Host| {
+            for dst in (1..units).step_by(64) {
+                let count = 64.min(units - dst);
+                let pairs: Vec<_> = (dst..dst + count).map(|dst| (dst, 0, 1)).collect();
+                host.submit(share(&pairs), false);
+                host.wait(0);
+                match host.failures.pop() {
+                    None => {
+                        pairs.iter().for_each(|&(dst, ..)| host.expected[dst as usize] = host.expected[0])
+                    }
+                    Some((_, DeviceError::WriteFault { .. })) => refused += 1,
+                    Some((_, error)) => panic!("{translation:?}: {error}"),
+                }
+            }
+            refused
+        };
+        let first = fill(&mut host);
+        host.check("with as many copies as fit");
+        host.device.audit();
+        assert!(
+            first > 0 && first < units.div_ceil(64),
+            "{translation:?}: {first} of {}",
+            units.div_ceil(64)
+        );
+        host.write_all();
+        host.submit(Op::Flush, false);
+        host.wait(0);
+        assert_eq!(fill(&mut host) - first, first, "{translation:?}");
+        host.check("again");
+        host.device.audit();
+    }
+}
+
 /// A SHARE of `n` units takes 1 + n records (share §4.4).
 #[test]
 fn an_nvram_holds_so_many_records_and_spills_to_the_flash() {
