@@ -18,6 +18,11 @@ pub fn ci(seed: u64) -> Verdict {
         Err(why) => Verdict::Failed(why),
         Ok(counts) => {
             let number = |by: &str, key: &str| total(&counts, by, key);
+            for (by, key) in [("client", "promised"), ("client", "in_flight"), ("fio", "promised")] {
+                if number(by, key) == 0 {
+                    return Verdict::Failed(format!("no cut under {by} judged anything: {key} is 0"));
+                }
+            }
             Verdict::Passed(format!(
                 "{} cuts under the client, {} under fio, {} requests in flight, {} promises kept",
                 number("client", "cuts"),

@@ -35,16 +35,16 @@ pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("WEIR_C
   weir fio job.fio --device sata-mlc --device my.toml --set ftl.gc.policy=fifo
   weir run scenarios/first-look.toml                   four devices under three workloads
   weir files varmail --device rflush --flush rflush    filebench on F2FS, syncs by range flush
-  weir sqlite --device barrier-850 --order none,durable  SQLite, and syncs that only order
+  weir sqlite --device barrier-850 --order none,durable  SQLite, its ordering-only syncs as barriers
   weir replay tpcc.trace --device mqsim-default --fit wrap
   weir explain job.fio --device sata-mlc               where the time of the slowest 0.1 % went
   weir waf --policy greedy,fifo                        write amplification beside theory
   weir crash --states 100000                           power cuts at every event
-  weir reproduce rflush                                a paper's claims, and ours beside them
-  weir serve consumer-tlc-nvme --unix /tmp/disk.sock   a disk for other programs, to be cut
+  weir reproduce rflush                                a paper's claims beside our results
+  weir serve consumer-tlc-nvme --unix /tmp/disk.sock   a disk for other programs, with power cuts
   weir volume create disk --device sata-mlc            a disk that is kept in a directory
   weir mkfs ext4 disk.img --size 1GiB                  ext4 or F2FS in a file; weir fsck checks it
-  weir mount disk.img mnt                              a directory for other programs, to be cut
+  weir mount disk.img mnt                              a mount for other programs, with power cuts
 
 Time is virtual: the same seed gives the same bytes, on any machine and with any number of --jobs.
 Results go to stdout; warnings, progress and the speed of the simulator to stderr.
@@ -114,7 +114,7 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Cut the power of a disk that is being served, or of a mount
     Cut(CutArgs),
-    /// Have a mount that has ended, and found no room for its image, write it elsewhere
+    /// Write the image of a mount that ended but had no room for it to another place
     Save(SaveArgs),
     /// Watch a running server
     Top(TopArgs),
@@ -122,7 +122,7 @@ pub(crate) enum Command {
     Rerun(RerunArgs),
     /// Cut the power of tiny devices at every event and judge what is left
     Crash(CrashArgs),
-    /// Print a shell's completions of commands and options
+    /// Print the completion script for a shell
     Completions(CompletionsArgs),
     /// Print the manual page, or write those of all commands
     Man(ManArgs),

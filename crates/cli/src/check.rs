@@ -62,7 +62,7 @@ does to files is recorded, repeated in virtual time on a disk that may lose what
 and cut at every position. Each directory that may be left is mounted, and the --verify command is run on it by sh: 0 is good, \
 anything else is not.
 
-What COMMAND prints is its promise: --verify reads from its standard input what had been printed when the power went. A \
+What COMMAND prints is its promise: --verify gets on its standard input what had been printed when the power failed. A \
 program that says `stored k1` after its fsync is held to that. Output has to be flushed (setvbuf, flush=True).
 
 Exit codes: 0 everything is good, 1 something is not, 2 nothing could be judged. docs/check.md says what is tried, and what is not.")]
@@ -70,11 +70,11 @@ pub(crate) struct CheckArgs {
     /// Command that judges a directory after a power cut, by its exit code; {} is the directory, standard input what had been printed
     #[arg(long, value_name = "SHELL COMMAND")]
     verify: String,
-    /// Command that runs beforehand, on the empty directory; no power cut falls into it
+    /// Command that runs first, on the empty directory; the power is never cut while it runs
     #[arg(long, value_name = "SHELL COMMAND")]
     setup: Option<String>,
-    /// File system; ext4 has its data ordered, ext4-journal in its journal; f2fs-dual and ext4-dual are for disks with barriers, ext4-soj
-    /// and ext4-sdj (ordered and journalled data), and f2fs-ssc, for disks with SHARE; alfs for disks of append segments, of 2 MiB here
+    /// File system: ext4 is data=ordered, ext4-journal data=journal; f2fs-dual and ext4-dual are for disks with barriers; ext4-soj
+    /// (ordered data), ext4-sdj (journalled data) and f2fs-ssc for disks with SHARE; alfs for disks of append segments, of 2 MiB here
     #[arg(long, value_name = "FORMAT", value_parser = PossibleValuesParser::new(Format::NAMES), default_value = "ext4")]
     format: String,
     /// Size of its disk
@@ -83,10 +83,10 @@ pub(crate) struct CheckArgs {
     /// Empty directory for the mount [default: a temporary one]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Random courses of time, beside three fixed ones
+    /// Random timings of the recorded calls to try, besides three fixed ones
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = whole::<u32>(0, 10_000))]
     courses: u32,
-    /// Maximum number of images of each course that are recovered
+    /// Maximum number of disk images to recover for each timing
     #[arg(long, value_name = "N", default_value_t = 1_500, value_parser = whole::<usize>(2, 10_000_000))]
     states: usize,
     /// Maximum number of directories that are judged
@@ -161,7 +161,7 @@ pub(crate) fn command(args: &CheckArgs, cancel: &AtomicBool) -> Outcome {
         kinds => {
             let count: usize = report.failures.iter().map(|failed| failed.directories).sum();
             let (of, kinds) = (report.judged, plural(kinds, "kind of failure", "kinds of failure"));
-            Err(Failure::Run(format!("--verify says no to {count} of {of} directories: {kinds}")))
+            Err(Failure::Run(format!("--verify rejected {count} of {of} directories: {kinds}")))
         }
     }
 }
@@ -197,7 +197,7 @@ fn checked(args: &CheckArgs, cancel: &AtomicBool) -> Outcome<Report> {
         return Err(Failure::Usage(why.into()));
     }
     if let Some(said) = bench.judged(end, printed, cancel)? {
-        let what = "--verify says no to what COMMAND left, although the power did not fail";
+        let what = "--verify rejects what COMMAND left even without a power cut";
         return Err(Failure::Usage(format!("{what}: {said}")));
     }
     let mut bar = Bar::new(args.results.quiet);
@@ -215,7 +215,7 @@ fn checked(args: &CheckArgs, cancel: &AtomicBool) -> Outcome<Report> {
     let (counts, found) = found.map_err(|wrong| match wrong {
         Wrong::Stopped => Failure::Interrupted,
         Wrong::Again(why) => {
-            Failure::Run(format!("the calls cannot be made again one after the other: {why}"))
+            Failure::Run(format!("the recorded calls cannot be replayed one after the other: {why}"))
         }
         Wrong::Recovery(why) => {
             Failure::Run(format!("this is a bug of the simulator, please report it: {why}"))
@@ -698,7 +698,7 @@ impl Report {
         };
         let _ = writeln!(
             text,
-            "cut: {} courses of time, {positions} positions, {} states of the disk; images recovered: {}, left out (--states): {}; \
+            "cut: {} timings, {positions} positions, {} states of the disk; images recovered: {}, left out (--states): {}; \
              different directories: {}",
             self.courses,
             thousands(self.states),
@@ -727,7 +727,7 @@ impl Report {
                 true => format!("in call {}", failed.calls_ended + 1),
                 false => format!("after call {}", failed.calls_ended),
             };
-            let _ = writeln!(text, "   The power went {when} of {}; {}.", self.calls, failed.course);
+            let _ = writeln!(text, "   The power failed {when} of {}; {}.", self.calls, failed.course);
             let promised = match failed.printed_bytes {
                 0 => "nothing".to_owned(),
                 bytes => format!("{bytes} bytes, the last line `{}`", failed.printed_last),

@@ -48,15 +48,15 @@ pub(crate) struct CrashArgs {
     /// A tiny device, as in tiny-d1, or all whose names begin alike, as in 'tiny-d4*'; may be given several times [default: all]
     #[arg(long, short, value_name = "NAME")]
     pub(crate) device: Vec<String>,
-    /// So many devices whose features are drawn by the seed; the first of seed 7 is called tiny-drawn-7 [default: 0]
+    /// Number of devices whose features are chosen at random by the seed; the first of seed 7 is tiny-drawn-7 [default: 0]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = whole::<u64>(0, 1_000_000))]
     #[arg(conflicts_with_all = ["mutants", "planted"])]
     pub(crate) drawn: u64,
-    /// Worlds of each device, each with three random histories; for 200 of them there is a deep one, of some 40,000 states
+    /// Worlds for each device, with three random histories each; every 200 of them bring one deep world of some 40,000 states
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, 1_000_000))]
     pub(crate) worlds: Option<u64>,
-    /// Most distinct states of a world that is not deep, about; devices with segments or an open channel, but for those below a host FTL,
-    /// have no such limit [default: 2000]
+    /// Approximate limit of distinct states for a world that is not deep; devices with segments or an open channel have no such limit,
+    /// unless they are below a host FTL [default: 2000]
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1, u64::MAX))]
     #[arg(conflicts_with_all = ["mutants", "planted"])]
     pub(crate) states_each: Option<u64>,
@@ -76,7 +76,7 @@ pub(crate) struct CrashArgs {
     /// Stop after this many violations
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<usize>(1, 1_000_000))]
     pub(crate) violations: usize,
-    /// Print a violation as it was found, without looking for fewer operations that do as well
+    /// Print a violation as it was found, without minimising it
     #[arg(long)]
     pub(crate) no_minimise: bool,
     /// Reproduce the failure of this token, and draw it

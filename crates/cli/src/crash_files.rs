@@ -57,8 +57,8 @@ mount, checked, read, and compared with what fsync, fdatasync, sync and rename p
 minimised, and ends the command with exit code 1. On a simulated device (--on device, layer or host-ftl) the power is cut between and in \
 the operations of its flash, and the device recovers first.")]
 pub(crate) struct CrashFilesArgs {
-    /// File system; ext4 has its data ordered, ext4-journal in its journal; f2fs-dual and ext4-dual are for disks with barriers, ext4-soj
-    /// and ext4-sdj (ordered and journalled data), and f2fs-ssc, for disks with SHARE
+    /// File system: ext4 is data=ordered, ext4-journal data=journal; f2fs-dual and ext4-dual are for disks with barriers; ext4-soj
+    /// (ordered data), ext4-sdj (journalled data) and f2fs-ssc for disks with SHARE; alfs for disks of append segments
     #[arg(long, value_name = "FORMAT", value_parser = Format::NAMES, default_value = "f2fs")]
     pub(crate) format: String,
     /// Family of sequences: all of one operation, random ones of two, longer random ones, those on a nearly full volume, those in which

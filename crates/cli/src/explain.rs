@@ -9,13 +9,13 @@
 use crate::devices::{host_ftls, refuse_two_layers, resolve};
 use crate::error::{Failure, Outcome, say, unreadable};
 use crate::json;
-use crate::options::{PatternArg, PreconditionArg, ResultArgs, default_precondition};
+use crate::options::{ResultArgs, StateArgs};
 use crate::output::thousands;
 use crate::output::{check, print_or_write, stopped};
 use crate::progress::Watch;
 use crate::run::{failures, load, stem, threads};
 use crate::values::fraction;
-use crate::values::{real, whole};
+use crate::values::whole;
 use clap::{Args, ValueEnum};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Duration, Instant};
@@ -23,7 +23,6 @@ use flashweir_device::Geometry;
 use flashweir_device::flash::{Op, OpKind};
 use flashweir_lab::experiment::{Experiment, Wanted};
 use flashweir_lab::scenario::{Scenario, Source, WorkloadConfig, read_block_layer};
-use flashweir_sim::precondition::Precondition;
 use flashweir_sim::request::Kind;
 use flashweir_sim::timeline::{
     ByReason, Ledger, Means, NO_ROOM, Piece, REASONS, Reason, Request, Stage, die_name, kind_name,
@@ -42,7 +41,7 @@ const NAMED: usize = 3;
 #[command(after_help = "Examples:
   weir explain job.fio --device consumer-tlc-nvme                     all, the median, the slowest 0.1 %
   weir explain job.fio --device sata-mlc --overwrite 2 --kind write --slowest 1%
-  weir explain job.fio --device sata-mlc --overwrite 2 --request 4711      its time line
+  weir explain job.fio --device sata-mlc --overwrite 2 --request 4711      its timeline
   weir explain job.fio --device sata-mlc --block-layer deadline,depth=8    what the block layer takes of it
   weir explain job.fio --device qblke --host-ftl pblk                      what the host FTL takes of it
   weir explain scenarios/first-look.toml --output json
@@ -74,18 +73,8 @@ pub(crate) struct ExplainArgs {
     /// For a job file: seed of all randomness [default: 1]
     #[arg(long, value_name = "N", value_parser = whole::<u64>(0, u64::MAX))]
     seed: Option<u64>,
-    /// For a job file: how the device gets its state [default: instant]
-    #[arg(long, value_enum, help_heading = "State of the device")]
-    precondition: Option<PreconditionArg>,
-    /// For a job file: fraction of the capacity that is written once, in order [default: 1]
-    #[arg(long, value_name = "0..1", help_heading = "State of the device", value_parser = real)]
-    fill: Option<f64>,
-    /// For a job file: how often that part is then overwritten [default: 0]
-    #[arg(long, value_name = "TIMES", help_heading = "State of the device", value_parser = real)]
-    overwrite: Option<f64>,
-    /// For a job file: the order of the overwrites [default: random]
-    #[arg(long, value_enum, help_heading = "State of the device")]
-    pattern: Option<PatternArg>,
+    #[command(flatten)]
+    state: StateArgs,
     /// For a job file: put a block layer between the jobs and the device: a scheduler (none, deadline or cfq), knobs, or
     /// both, as in deadline,depth=8
     #[arg(long, value_name = "SCHEDULER,KEY=VALUE", help_heading = "Host")]
@@ -195,10 +184,10 @@ fn scenario(args: &ExplainArgs) -> Outcome<Scenario> {
         let given = [
             ("--device", !args.device.is_empty(), "--set device.N.KEY=VALUE"),
             ("--seed", args.seed.is_some(), "--set seeds=[N]"),
-            ("--precondition", args.precondition.is_some(), "--set precondition.mode=MODE"),
-            ("--fill", args.fill.is_some(), "--set precondition.fill=0..1"),
-            ("--overwrite", args.overwrite.is_some(), "--set precondition.overwrite=TIMES"),
-            ("--pattern", args.pattern.is_some(), "--set precondition.pattern=PATTERN"),
+            ("--precondition", args.state.precondition.is_some(), "--set precondition.mode=MODE"),
+            ("--fill", args.state.fill.is_some(), "--set precondition.fill=0..1"),
+            ("--overwrite", args.state.overwrite.is_some(), "--set precondition.overwrite=TIMES"),
+            ("--pattern", args.state.pattern.is_some(), "--set precondition.pattern=PATTERN"),
             ("--block-layer", args.block_layer.is_some(), "--set block_layer.scheduler=SCHEDULER"),
             ("--host-ftl", args.host_ftl.is_some(), "--set host_ftl.assembly=ASSEMBLY"),
         ];
@@ -214,13 +203,7 @@ fn scenario(args: &ExplainArgs) -> Outcome<Scenario> {
     }
     let text = std::fs::read_to_string(&args.file).map_err(|error| unreadable(&file, &error))?;
     let devices = resolve(&args.device, &args.set)?;
-    let precondition = Precondition {
-        mode: args.precondition.unwrap_or_else(|| default_precondition(&devices)).mode(),
-        fill: args.fill.unwrap_or(1.0),
-        overwrite: args.overwrite.unwrap_or(0.0),
-        pattern: args.pattern.unwrap_or(PatternArg::Random).pattern(),
-    };
-    precondition.validate().map_err(|error| Failure::Usage(error.replace("precondition.", "--")))?;
+    let precondition = args.state.of(&devices)?;
     let block_layer = args.block_layer.as_ref().map(|text| read_block_layer("--block-layer", text));
     let name = stem(&args.file);
     Ok(Scenario {
@@ -288,7 +271,7 @@ impl Run<'_> {
         text
     }
 
-    /// The time line of one request.
+    /// The timeline of one request.
     fn request(&self, request: &Request) -> String {
         let geometry = self.geometry();
         let Request { number, asked, from, until, pieces, .. } = request;
@@ -463,7 +446,7 @@ fn table(means: &[Means; 3], tail: f64) -> String {
     text
 }
 
-/// Heading of a stage in a time line.
+/// Heading of a stage in a timeline.
 fn heading(stage: Stage) -> &'static str {
     match stage {
         Stage::BufferFull => "admission: buffer full until this made room",

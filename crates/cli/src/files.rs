@@ -55,9 +55,10 @@ own results. A workload is a personality of filebench (fileserver, varmail, webs
 (NAME.f), a mix of transactions on a database (tpcc, linkbench, and sysbench's oltp-insert, oltp-non-transactional, oltp-read-only, oltp-read-write and oltp-write-only), or a fio job file whose jobs use files; variables of a \
 filebench model and options of a mix are set behind its name.
 
---flush says what becomes of a sync: a FLUSH of the whole buffer, a range flush of what belongs to the file, or nothing, \
-which loses synced data at a power cut. On segments what belongs to the file is a prefix of each that has data of it. ext4 sends no range flushes. With --commit dual what is committed is kept in its order by \
-barriers, which the device must have (order.policy); with --commit F2FS is behind the block layer, too. Time is virtual: the same seed gives the same bytes.")]
+--flush says what a sync sends to the device: a FLUSH of the whole buffer, a range flush of the file's data and metadata, or nothing, \
+so that a power cut loses synced data. On segments a range flush covers a prefix of each segment that has data of the file. ext4 sends no \
+range flushes. With --commit dual barriers keep commits in order; the device must support them (order.policy). Given --commit, F2FS runs \
+behind the block layer, too. Time is virtual: the same seed gives the same bytes.")]
 pub(crate) struct FilesArgs {
     /// filebench personality, filebench file, fio job file, script of Postmark, tpcc, linkbench or a script of sysbench, as in oltp-insert
     #[arg(value_name = "WORKLOAD[,VARIABLE=VALUE...]", required = true)]
@@ -100,7 +101,7 @@ pub(crate) struct FilesArgs {
     /// F2FS: segments of 2 MiB in a section, the unit of cleaning
     #[arg(long, value_name = "N", value_parser = whole::<u32>(1, 1024))]
     segments_per_section: Option<u32>,
-    /// F2FS and ALFS: part of the main area that is not available to users, in per cent, as in 5 [default: the part that leaves them most]
+    /// F2FS and ALFS: over-provisioning of the main area, in per cent, as in 5 [default: the value that leaves users the most room]
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     overprovision: Option<u32>,
     /// First write and delete a file that fills 95 % of the volume, so that no block of the flash is fresh
@@ -115,7 +116,7 @@ pub(crate) struct FilesArgs {
     /// Open the files that filebench writes as atomic files, so that an fsync is an atomic commit; fio has `atomic_files` in its job files
     #[arg(long)]
     atomic_files: bool,
-    /// Cut the power at the end and mount the volume again: how long that takes, in virtual time
+    /// Cut the power at the end, mount the volume again, and report how long that takes in virtual time
     #[arg(long)]
     cut: bool,
     /// Seed of all randomness
@@ -128,22 +129,22 @@ pub(crate) struct FilesArgs {
 /// How a file system is mounted.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct FormatOptions {
-    /// ext4: where data are: written before the transaction that has their file, in it, or at any time [default: ordered]
+    /// ext4's data= mode: when file data are written [default: ordered]
     #[arg(long, value_name = "MODE", value_enum)]
     journal_mode: Option<JournalModeArg>,
     /// How the order of commits is kept: by waiting and flushes, or by barriers (BarrierFS); in `weir files`, F2FS has a block layer only
     /// with this option [default: legacy]
     #[arg(long, value_name = "MODE", value_enum)]
     commit: Option<CommitArg>,
-    /// ext4 with --commit dual: a transaction does not wait for earlier ones that have blocks of it; each has its own version of them
+    /// ext4 with --commit dual: a transaction does not wait for earlier ones that share blocks with it; each keeps its own version of them
     #[arg(long)]
     multi_version: bool,
-    /// ext4: how a checkpoint brings blocks of the journal to their places: it writes them, or they take over the journal's copies by
+    /// ext4: how a checkpoint brings journalled blocks to their home locations: by writing them, or by remapping the journal's copies with
     /// SHARE (SOJ with ordered data, SDJ with `--journal-mode journal`), which needs a device with ftl.share.pages [default: write]
     #[arg(long, value_name = "WAY", value_enum)]
     checkpoint: Option<CheckpointArg>,
-    /// ext4 with --journal-mode journal: a sync commits whatever was changed, of any file, as it does on Linux; otherwise only what was
-    /// changed of its own
+    /// ext4 with --journal-mode journal: a sync commits the changes of all files, as on Linux; otherwise only those of the file that
+    /// is synced
     #[arg(long)]
     forced_commits: bool,
     /// ext4: when a commit has to wait for room in the journal, the journal doubles, up to this size, as in 1GiB [default: it does not grow]
@@ -236,15 +237,13 @@ impl FormatOptions {
         }
         if self.is_dual() && kind.appends() {
             let name = kind.name();
-            return Err(Failure::Usage(format!(
-                "--commit dual needs --format f2fs or ext4, and it is {name}"
-            )));
+            return Err(Failure::Usage(format!("--commit dual needs --format f2fs or ext4, not {name}")));
         }
         if self.forced_commits && self.journal_mode != Some(JournalModeArg::Journal) {
             return Err(Failure::Usage("--forced-commits needs --journal-mode journal".into()));
         }
         if self.range_checkpoints && self.is_dual() {
-            return Err(Failure::Usage("--range-checkpoints needs --commit legacy, and it is dual".into()));
+            return Err(Failure::Usage("--range-checkpoints needs --commit legacy, not dual".into()));
         }
         let mut mode = Mode::from(kind).committing(self.commit_mode());
         mode.ext4.journaling = self.journal_mode.map_or_else(Default::default, JournalModeArg::journaling);
@@ -343,7 +342,7 @@ pub(crate) fn check_shares(
 pub(crate) fn needs(is_given: bool, option: &str, needed: Kind, kind: Kind) -> Outcome {
     if is_given && kind != needed {
         let (needed, kind) = (needed.name(), kind.name());
-        return Err(Failure::Usage(format!("{option} needs --format {needed}, and it is {kind}")));
+        return Err(Failure::Usage(format!("{option} needs --format {needed}, not {kind}")));
     }
     Ok(())
 }
@@ -351,7 +350,7 @@ pub(crate) fn needs(is_given: bool, option: &str, needed: Kind, kind: Kind) -> O
 /// Fails if an option that ext4 lacks is given for it.
 pub(crate) fn not_for_ext4(is_given: bool, option: &str, kind: Kind) -> Outcome {
     match is_given && kind == Kind::Ext4 {
-        true => Err(Failure::Usage(format!("{option} needs --format f2fs or alfs, and it is ext4"))),
+        true => Err(Failure::Usage(format!("{option} needs --format f2fs or alfs, not ext4"))),
         false => Ok(()),
     }
 }

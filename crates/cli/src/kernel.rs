@@ -23,7 +23,7 @@ impl Kernel {
     pub(crate) fn new(format: Format) -> Outcome<Self> {
         if !format.is_ext4() {
             let name = format.name();
-            return Err(Failure::Usage(format!("--kernel-every needs --format ext4, and it is {name}")));
+            return Err(Failure::Usage(format!("--kernel-every needs --format ext4, not {name}")));
         }
         let loops = said(Command::new("losetup").arg("-f"));
         loops.map_err(|why| Failure::Run(format!("--kernel-every needs root and a loop device: {why}")))?;

@@ -1,7 +1,7 @@
 //! `weir`: the simulator on the command line.
 //!
 //! Place in the data flow: arguments become scenarios, experiments and imports of the laboratory; results become
-//! text and files. This is the only crate that reads a clock, and nothing that it reads reaches a result.
+//! text and files. It reads a clock for progress and real time only; nothing of that reaches a result.
 //!
 //! Invariants: an error is one line on stderr and an exit code; files appear whole or not at all; a reader that
 //! goes away ends the program quietly; no panic reaches a user as one.

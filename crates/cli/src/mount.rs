@@ -41,7 +41,7 @@ volume keeps what was synced.
 
 The command stays until the directory is unmounted and ends when everything is written; only then is the image or volume \
 as the programs left it. docs/mount.md says what the kernel caches, what a power cut does to open files, and what is not \
-there.")]
+supported.")]
 pub(crate) struct MountArgs {
     /// A file with a file system, or a volume
     #[arg(value_name = "IMAGE|VOLUME")]
@@ -49,7 +49,7 @@ pub(crate) struct MountArgs {
     /// Directory of the mount
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// Device of an image: a preset (see `weir device list`) or a device file [default: consumer-tlc-nvme]
+    /// Device of an image: a preset (see `weir device list`) or a device file [default: consumer-tlc-nvme, for ALFS amf]
     #[arg(long, short, value_name = "PRESET|FILE.toml")]
     device: Option<String>,
     /// Set a key of the device, as in buffer.capacity=64MiB; may be given several times
@@ -194,7 +194,7 @@ fn failure(error: MountError) -> Failure {
 /// Sets the treatment of freed blocks.
 fn with_discard(mut mode: Mode, asked: Option<Switch>) -> Outcome<Mode> {
     if asked == Some(Switch::Off) && mode.kind != Kind::Ext4 {
-        return Err(Failure::Usage(format!("--discard off needs ext4, and it is {}", mode.kind.name())));
+        return Err(Failure::Usage(format!("--discard off needs ext4, not {}", mode.kind.name())));
     }
     let is_dual = mode.ext4.commit_mode == CommitMode::DualMode;
     mode.ext4.discard = asked.map_or(!is_dual, |switch| switch == Switch::On);
@@ -248,8 +248,8 @@ fn medium(args: &MountArgs) -> Outcome<Medium> {
 #[command(after_help = "Example:
   weir save mnt.control /elsewhere/disk.img
 
-A mount that has ended and cannot write its image, as the disk below is full, says so, keeps its device in memory and tries \
-again every few seconds. This command has it write the image to another place, and the mount ends.")]
+A mount that has ended but cannot write its image, because the host's disk is full, says so, keeps its device in memory and retries \
+every few seconds. This command makes it write the image to another place, and then the mount ends.")]
 pub(crate) struct SaveArgs {
     /// The control socket of the mount
     #[arg(value_name = "SOCKET")]
@@ -265,7 +265,7 @@ pub(crate) fn save(args: &SaveArgs) -> Outcome {
     let file = std::path::absolute(&args.file).map_err(Failure::usage)?;
     match control::ask(&args.socket, &Ask::Save(file)).map_err(Failure::run)? {
         Reply::Saved => print(&format!("everything is in {}\n", args.file.display())),
-        _ => Err(Failure::Run("the mount answered something else".into())),
+        _ => Err(Failure::Run("the mount gave an unexpected answer".into())),
     }
 }
 
@@ -282,7 +282,7 @@ mod tests {
         assert!(of(CommitMode::Legacy, None) && of(CommitMode::DualMode, Some(Switch::On)));
         assert!(!of(CommitMode::DualMode, None) && !of(CommitMode::Legacy, Some(Switch::Off)));
         let refused = with_discard(Kind::F2fs.into(), Some(Switch::Off)).map(drop).unwrap_err();
-        assert_eq!(refused.line(), "--discard off needs ext4, and it is f2fs");
+        assert_eq!(refused.line(), "--discard off needs ext4, not f2fs");
         assert!(with_discard(Kind::F2fs.into(), Some(Switch::On)).is_ok());
     }
 }

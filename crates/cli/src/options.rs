@@ -2,6 +2,7 @@
 //!
 //! Place: below the commands, which know them, and above [`crate::values`].
 
+use crate::error::{Failure, Outcome};
 use crate::values::{action, format, positive, real, timing, trace_device, whole, window};
 use clap::{Args, Subcommand, ValueEnum};
 use flashweir_core::Instant;
@@ -25,7 +26,7 @@ pub(crate) struct Common {
     /// No warnings, no progress, no line about speed; errors are still printed
     #[arg(long, short, help_heading = "Output")]
     pub(crate) quiet: bool,
-    /// Worlds that run at once; results do not depend on it [default: one for each processor]
+    /// Simulations that run in parallel; results do not depend on it [default: one for each processor]
     #[arg(long, short, value_name = "N", value_parser = positive())]
     pub(crate) jobs: Option<u32>,
     #[command(flatten)]
@@ -48,10 +49,10 @@ pub(crate) struct ResultArgs {
     pub(crate) quiet: bool,
 }
 
-/// A time line for Perfetto.
+/// A timeline for Perfetto.
 #[derive(Debug, Args)]
 pub(crate) struct TraceArgs {
-    /// Write a time line for Perfetto (ui.perfetto.dev) to this file: tracks for each queue, channel, die, flush and garbage collection, in
+    /// Write a timeline for Perfetto (ui.perfetto.dev) to this file: tracks for each queue, channel, die, flush and garbage collection, in
     /// virtual time; docs/perfetto.md explains them
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) perfetto: Option<PathBuf>,
@@ -128,18 +129,8 @@ pub(crate) struct DeviceArgs {
     /// Seed of all randomness
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
     pub(crate) seed: u64,
-    /// How the device gets its state before the workload [default: instant; none for devices with segments]
-    #[arg(long, value_enum, help_heading = "State of the device")]
-    pub(crate) precondition: Option<PreconditionArg>,
-    /// Fraction of the capacity that is written once, in order
-    #[arg(long, value_name = "0..1", default_value_t = 1.0, help_heading = "State of the device", value_parser = real)]
-    pub(crate) fill: f64,
-    /// How often that part is then overwritten
-    #[arg(long, value_name = "TIMES", default_value_t = 0.0, help_heading = "State of the device", value_parser = real)]
-    pub(crate) overwrite: f64,
-    /// The order of the overwrites
-    #[arg(long, value_enum, default_value_t = PatternArg::Random, help_heading = "State of the device")]
-    pub(crate) pattern: PatternArg,
+    #[command(flatten)]
+    pub(crate) state: StateArgs,
     /// Put a block layer between the workload and the device: a scheduler (none, deadline or cfq), knobs, or both, as in
     /// deadline,depth=8
     #[arg(long, value_name = "SCHEDULER,KEY=VALUE", help_heading = "Host")]
@@ -153,11 +144,29 @@ pub(crate) struct DeviceArgs {
     pub(crate) common: Common,
 }
 
+/// The state of devices when a workload begins.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "State of the device")]
+pub(crate) struct StateArgs {
+    /// How the device gets its state before the workload [default: instant; none for devices with segments]
+    #[arg(long, value_enum)]
+    pub(crate) precondition: Option<PreconditionArg>,
+    /// Fraction of the capacity that is written once, in order [default: 1]
+    #[arg(long, value_name = "0..1", value_parser = real)]
+    pub(crate) fill: Option<f64>,
+    /// How often that part is then overwritten [default: 0]
+    #[arg(long, value_name = "TIMES", value_parser = real)]
+    pub(crate) overwrite: Option<f64>,
+    /// The order of the overwrites [default: random]
+    #[arg(long, value_enum)]
+    pub(crate) pattern: Option<PatternArg>,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PreconditionArg {
     /// Fresh from the factory; reads of it touch no flash
     None,
-    /// Placed as writing would have placed it, without virtual time
+    /// Filled as writes would have filled it, in no virtual time
     Instant,
     /// Written in virtual time, which takes longer to simulate
     AgeByWriting,
@@ -183,17 +192,43 @@ impl PreconditionArg {
 }
 
 /// The state that devices get if nothing is said: full, and empty where they have segments, which a host fills itself.
-pub(crate) fn default_precondition(devices: &[DeviceConfig]) -> PreconditionArg {
+fn default_precondition(devices: &[DeviceConfig]) -> PreconditionArg {
     let has_segments = |device: &DeviceConfig| device.firmware == FirmwareKind::Append;
     if devices.iter().any(has_segments) { PreconditionArg::None } else { PreconditionArg::Instant }
 }
 
-impl DeviceArgs {
-    /// The requested state of these devices.
-    pub(crate) fn precondition(&self, devices: &[DeviceConfig]) -> Precondition {
-        let mode = self.precondition.unwrap_or_else(|| default_precondition(devices)).mode();
-        Precondition { mode, fill: self.fill, overwrite: self.overwrite, pattern: self.pattern.pattern() }
+impl StateArgs {
+    /// The state that is asked for of these devices. Errors: a value without meaning, or one that has no effect.
+    pub(crate) fn of(&self, devices: &[DeviceConfig]) -> Outcome<Precondition> {
+        let Self { precondition, fill, overwrite, pattern } = *self;
+        let mode = precondition.unwrap_or_else(|| default_precondition(devices));
+        state(mode, fill, overwrite, pattern)
     }
+}
+
+/// The state that options ask for. Errors: a value without meaning, or one that has no effect.
+pub(crate) fn state(
+    mode: PreconditionArg,
+    fill: Option<f64>,
+    overwrite: Option<f64>,
+    pattern: Option<PatternArg>,
+) -> Outcome<Precondition> {
+    let given =
+        [("--fill", fill.is_some()), ("--overwrite", overwrite.is_some()), ("--pattern", pattern.is_some())];
+    if let (PreconditionArg::None, Some((option, _))) = (mode, given.iter().find(|(_, given)| *given)) {
+        return Err(Failure::Usage(format!(
+            "{option} needs a device that was written to: expected --precondition instant or age-by-writing"
+        )));
+    }
+    let precondition = Precondition {
+        mode: mode.mode(),
+        fill: fill.unwrap_or(1.0),
+        overwrite: overwrite.unwrap_or(0.0),
+        pattern: pattern.unwrap_or(PatternArg::Random).pattern(),
+    };
+    // On the command line the keys are options.
+    precondition.validate().map_err(|error| Failure::Usage(error.replace("precondition.", "--")))?;
+    Ok(precondition)
 }
 
 impl PatternArg {
@@ -352,9 +387,9 @@ impl ShapeArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DeviceCommand {
-    /// The presets in a table
+    /// List the presets
     List(ShapeArgs),
-    /// The text of a preset, with the source of every value; a start for a device file of your own
+    /// Print a preset's TOML, with the source of every value: a starting point for your own device file
     Show {
         /// Name of the preset
         #[arg(value_name = "NAME")]
@@ -380,7 +415,7 @@ pub(crate) enum ImportCommand {
         /// MQSim's device configuration
         #[arg(value_name = "SSDCONFIG.xml")]
         config: PathBuf,
-        /// MQSim's workload file; its caching mode is taken over into the device
+        /// MQSim's workload file; its caching mode is applied to the device
         #[arg(long, value_name = "W.xml", requires = "out_dir")]
         workload: Option<PathBuf>,
         /// Write device.toml and fio jobs into this directory instead of the device to stdout
@@ -398,9 +433,9 @@ pub(crate) enum ImportCommand {
   weir waf --device rflush --policy greedy,fifo,d-choices
   weir waf --device amf-page --over-provisioning 0.07,0.15,0.28 --set ftl.gc.hot_cold=false
 
-The FTL of the device runs without time under uniformly random writes of one mapping unit until --settle times its capacity \
-is written; then write amplification is measured over --measure capacities. The closed form beside it takes the blocks \
-of a plane without those that are kept free (fifo: Desnoyers; greedy and d-choices: mean field of Van Houdt).")]
+The FTL alone is driven, without timing, by uniformly random writes of one mapping unit. It writes --settle times the capacity \
+to reach a steady state, then --measure times the capacity while write amplification is measured. The closed form beside it leaves \
+out the blocks of each plane that are kept free (fifo: Desnoyers; greedy and d-choices: Van Houdt's mean field).")]
 pub(crate) struct WafArgs {
     /// A preset (see `weir device list`) or a device file
     #[arg(long, short, value_name = "PRESET|FILE.toml", default_value = "amf-page")]
@@ -462,8 +497,8 @@ impl From<ScaleArg> for flashweir_lab::reproduce::Scale {
   weir reproduce share --study sysbench               databases that must not be torn: figure 4 of SHARE
   weir reproduce rflush --output json
 
-A claim has a band in which it counts as reproduced; what falls outside is shown like the rest. Each study
-says what of the paper's set-up is missing. Times come from a model, so claims are ratios.")]
+A claim counts as reproduced if our result is inside its band; results outside are shown, too. Each study
+says which parts of the paper's set-up are missing. Times come from a model, so claims are ratios.")]
 pub(crate) struct ReproduceArgs {
     /// The paper: rflush, barrier, share, amf or qblke
     #[arg(value_name = "PAPER")]

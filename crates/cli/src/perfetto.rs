@@ -1,4 +1,4 @@
-//! `--perfetto FILE`: the time lines of all runs in one file.
+//! `--perfetto FILE`: the timelines of all runs in one file.
 //!
 //! Place in the data flow: each run (or boot of a recorded session) writes its events into a part of its own beside the
 //! file, whichever thread it is on; at the end the parts are joined in the order of the runs.
@@ -51,7 +51,7 @@ impl<'a> TimelineFile<'a> {
         Ok(Self { args, runs: Vec::new(), shares: BOOTS })
     }
 
-    /// Options of the next boot's time line.
+    /// Options of the next boot's timeline.
     pub(crate) fn boot(&mut self) -> Option<Perfetto> {
         let path = self.args.perfetto.as_ref()?;
         let number = self.runs.len();
@@ -69,7 +69,7 @@ impl<'a> TimelineFile<'a> {
         }
     }
 
-    /// Options of a run's time line.
+    /// Options of a run's timeline.
     pub(crate) fn wanted(&self, cell: usize) -> Wanted {
         let perfetto = self.runs.get(cell).map(|(path, name)| {
             let part = Part { path: path.clone(), file: None };

@@ -5,6 +5,7 @@ use flashweir_device::config::DeviceConfig;
 use flashweir_lab::report::{Report, Text};
 use flashweir_lab::scenario::{Scenario, Source};
 use flashweir_sim::measure::RunResult;
+use flashweir_workload::spelling::quoted;
 use std::fmt::Write as _;
 
 /// The page of a scenario.
@@ -61,13 +62,4 @@ pub(crate) fn command() -> String {
         }
     }
     words.join(" ")
-}
-
-/// A word as a shell reads it.
-fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "-_=+./,:%@".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', "'\\''"))
 }

@@ -82,11 +82,7 @@ pub(crate) fn stem(path: &Path) -> String {
 /// Runs one workload on the devices of the command line.
 fn on_devices(args: &DeviceArgs, name: String, source: Source, cancel: &AtomicBool) -> Outcome {
     let devices = resolve(&args.device, &args.set)?;
-    let precondition = args.precondition(&devices);
-    precondition.validate().map_err(|error| {
-        // On the command line the keys are options.
-        Failure::Usage(error.replace("precondition.", "--"))
-    })?;
+    let precondition = args.state.of(&devices)?;
     let block_layer = args.block_layer.as_ref().map(|text| read_block_layer("--block-layer", text));
     let scenario = Scenario {
         name: name.clone(),

@@ -5,9 +5,10 @@ use crate::error::{Failure, Outcome, say};
 use crate::json::{self, Kind};
 use crate::listen::ListenArgs;
 use crate::made_by::commit;
-use crate::options::{PreconditionArg, ShapeArgs, TraceArgs};
+use crate::options::{PreconditionArg, ShapeArgs, TraceArgs, state};
 use crate::output::{check, print};
 use crate::perfetto::TimelineFile;
+use crate::progress::Bar;
 use crate::top;
 use crate::top::control_of;
 use crate::values::span;
@@ -23,11 +24,11 @@ use flashweir_serve::recording::{self, Header};
 use flashweir_serve::volume::Volume;
 use flashweir_serve::{Clock, Disk, MemoryBound, ServeError, Server, ServerConfig, Speed};
 use flashweir_sim::host_ftl::Disk as Below;
-use flashweir_sim::precondition::{Pattern, Precondition};
+use flashweir_sim::precondition::Precondition;
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration as WallDuration;
 
 #[derive(Debug, Args)]
@@ -44,8 +45,8 @@ Then, for instance:
   fio --name=j --ioengine=nbd --uri='nbd+unix:///?socket=/tmp/disk.sock' --rw=randread --bs=4k --iodepth=16
   nbdfuse mnt/disk --unix /tmp/disk.sock
 
-A request is answered when the simulated device would have answered it. What the machine could not keep of that is
-measured: the summary at the end, and `weir serve --top`, show how late answers were. The tag, stream and barrier of a
+A request is answered when the simulated device would have answered it. Missed deadlines are measured: the
+summary at the end, and `weir serve --top`, show how late answers were. The tag, stream and barrier of a
 write and the range flush have no place in NBD; they come with other front ends.")]
 pub(crate) struct ServeArgs {
     /// Disks to serve: a preset, a device file or a volume; with several, as NAME=DISK
@@ -160,7 +161,7 @@ pub(crate) struct RerunArgs {
 pub(crate) fn serve(args: &ServeArgs, cancel: &AtomicBool) -> Outcome {
     let endpoints = args.listen.endpoints()?;
     let (keys, tls) = args.listen.tls()?;
-    let disks = disks(args)?;
+    let disks = disks(args, cancel)?;
     let exports = disks.iter().map(|disk| export(disk, args.read_only)).collect();
     let nbd = Config::new(exports, tls, Limits::default()).map_err(Failure::usage)?;
     let control = args.control.clone().unwrap_or_else(|| match args.listen.unix.first() {
@@ -204,11 +205,7 @@ pub(crate) fn serve(args: &ServeArgs, cancel: &AtomicBool) -> Outcome {
     Ok(())
 }
 
-fn disks(args: &ServeArgs) -> Outcome<Vec<Disk>> {
-    let mode = args.precondition.mode();
-    let (fill, overwrite) = (args.fill.unwrap_or(1.0), args.overwrite.unwrap_or(0.0));
-    let precondition = Precondition { mode, fill, overwrite, pattern: Pattern::Random };
-    precondition.validate().map_err(|error| Failure::Usage(error.replace("precondition.", "--")))?;
+fn disks(args: &ServeArgs, cancel: &AtomicBool) -> Outcome<Vec<Disk>> {
     if args.record.is_some() && args.exports.len() > 1 {
         return Err(Failure::Usage("--record records one export; serve the others by another server".into()));
     }
@@ -229,19 +226,14 @@ fn disks(args: &ServeArgs) -> Outcome<Vec<Disk>> {
                  mounts its file system"
             )));
         }
-        if let (PreconditionArg::None, Some(option)) = (args.precondition, state_option(args)) {
-            return Err(Failure::Usage(format!(
-                "{option} is about a device that was written to: expected --precondition instant or age-by-writing, too"
-            )));
-        }
+        let precondition = state(args.precondition, args.fill, args.overwrite, None)?;
         let (config, host_ftl) = resolve_disk(target, &args.set, args.host_ftl.as_deref())?;
         let name = name.map_or_else(|| config.name.clone(), str::to_owned);
-        disks.push(in_memory(args, &name, config, host_ftl, precondition)?);
+        disks.push(in_memory(args, &name, config, host_ftl, precondition, cancel)?);
     }
     Ok(disks)
 }
 
-/// A volume brings its device, its state and its seed with it.
 /// The first option that is given about a device's state, beside --precondition.
 fn state_option(args: &ServeArgs) -> Option<&'static str> {
     let options = [("--fill", args.fill), ("--overwrite", args.overwrite)];
@@ -314,16 +306,26 @@ fn in_memory(
     config: DeviceConfig,
     host_ftl: Option<HostFtlConfig>,
     precondition: Precondition,
+    cancel: &AtomicBool,
 ) -> Outcome<Disk> {
     if args.record.is_some() && host_ftl.is_some() {
         return Err(Failure::Usage(
-            "--record records a device, and a host FTL is none: expected a device with pages, such as qblke-page".into(),
+            "--record cannot record a host FTL: expected a device with pages, such as qblke-page".into(),
         ));
     }
     let options = DeviceOptions { seed: args.seed, track_contents: true, planted: None };
     let device = Device::new(config.clone(), options);
     let below = Below::new(device, host_ftl.as_ref());
-    let (mut below, _) = precondition.apply_to(below, args.seed, |_| true);
+    let mut bar = Bar::new(args.quiet);
+    let progress = |fraction: f64| {
+        bar.set(fraction, || format!("{name}: preconditioning"));
+        !cancel.load(Ordering::Relaxed)
+    };
+    let (mut below, finished) = precondition.apply_to(below, args.seed, progress);
+    bar.clear();
+    if !finished {
+        return Err(Failure::Interrupted);
+    }
     if let Some(memory) = args.memory {
         let bound = MemoryBound { bytes: memory.0, directory: std::env::temp_dir() };
         bound.apply(&mut below.device).map_err(Failure::Run)?;
@@ -471,7 +473,7 @@ pub(crate) fn cut(args: &CutArgs) -> Outcome {
     let socket = if beside.exists() { &beside } else { &args.socket };
     let reply = control::ask(socket, &Ask::Cut(order)).map_err(Failure::run)?;
     let Reply::Cut(done) = reply else {
-        return Err(Failure::Run("the server answered something else".into()));
+        return Err(Failure::Run("the server gave an unexpected answer".into()));
     };
     if args.shape.is_json() {
         return print(&json::line(Kind::Cut, &serde_json::json!({ "cuts": done }))?);

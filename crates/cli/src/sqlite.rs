@@ -56,7 +56,7 @@ pub(crate) struct SqliteArgs {
     /// F2FS: how cleaning moves blocks of data; `share` needs a device with ftl.share.pages [default: copy]
     #[arg(long, value_name = "WAY", value_enum)]
     clean: Option<CleanArg>,
-    /// How the file system keeps what it commits in its order [default: legacy with --order none, else dual]
+    /// How the file system keeps its commits in order [default: legacy with --order none, else dual]
     #[arg(long, value_name = "MODE", value_enum)]
     commit: Option<CommitArg>,
     /// Command that a flush becomes
@@ -203,7 +203,7 @@ impl SqliteArgs {
                 OrderMode::None => "--commit dual".to_owned(),
                 order => format!("--order {}", order.name()),
             };
-            return Err(Failure::Usage(format!("{what} needs --format f2fs or ext4, and it is {name}")));
+            return Err(Failure::Usage(format!("{what} needs --format f2fs or ext4, not {name}")));
         }
         let mut mode = Mode::from(self.format).committing(commit_mode);
         mode.ext4.journaling = self.journal_mode.map_or_else(Default::default, JournalModeArg::journaling);

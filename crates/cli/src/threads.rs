@@ -33,12 +33,12 @@ const SPARE: u32 = 11;
   weir threads disk.weir --create 8GiB --unix /tmp/disk.sock   in a new file
   weir threads disk.weir --unix /tmp/disk.sock                 the same disk again, with everything that was flushed
   weir threads /dev/sdx --create 100GiB                        on a block device that begins and ends with zeros, or has empty zones
-  weir threads --memory 1GiB --ftl pblk                        Linux's pblk, with one of everything
+  weir threads --memory 1GiB --ftl pblk                        Linux's pblk: one ring, one map lock, one pool
 
-QBLKe has a ring and a writer for each CPU, and a thread serves each connection: more connections, more CPUs. The medium takes no
-time of its own but that of memory, of the file or of the block device, to which programs go through io_uring; docs/host-ftl.md says
-what is durable when. A write of less than 4 KiB reads the rest first. Ctrl-C ends it cleanly; whatever else ends it costs what was not flushed.
-For a device whose flash takes time, and that shows its chunks: weir serve qblke --host-ftl qblke.")]
+QBLKe has a ring and a writer for each CPU, and a thread serves each connection: more connections, more CPUs. No flash
+latency is added to that of the memory, the file or the block device; I/O to the latter two goes through io_uring. docs/host-ftl.md
+says what is durable when. A write of less than 4 KiB first reads the rest of the block. Ctrl-C ends it cleanly; any other end loses what
+was not flushed. For a simulated open-channel device, with flash timing: weir serve qblke --host-ftl qblke.")]
 pub(crate) struct ThreadsArgs {
     /// File or block device that has the disk
     #[arg(value_name = "FILE", required_unless_present = "memory", conflicts_with = "memory")]
@@ -58,10 +58,10 @@ pub(crate) struct ThreadsArgs {
     /// Share of the medium that a new disk keeps from its users, percent [default: 11]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=90))]
     spare: Option<u32>,
-    /// Assembly: a step from pblk to QBLKe, each with what those before it have
+    /// FTL: a step on the way from pblk to QBLKe; each step includes those before it
     #[arg(long, value_enum, default_value_t = Ftl::Qblke)]
     ftl: Ftl,
-    /// CPUs that have a ring each [default: all that there are]
+    /// Number of CPUs that have a ring of their own [default: all CPUs]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=128))]
     cpus: Option<u32>,
     #[command(flatten)]
@@ -185,7 +185,7 @@ pub(crate) fn command(args: &ThreadsArgs, cancel: &AtomicBool) -> Outcome {
         })?;
     }
     server.run(cancel).map_err(Failure::run)?;
-    let metrics = server.disk().metrics();
+    let metrics = server.metrics();
     let (connections, dropped) = server.connections();
     if args.shape.is_json() {
         let value =
@@ -292,7 +292,7 @@ fn medium(args: &ThreadsArgs, assembly: Assembly) -> Outcome<Medium> {
             })?;
             if let Some(percent) = args.spare {
                 return Err(Failure::Usage(format!(
-                    "--spare {percent}: {shown} has its spare already; expected --create SIZE with it"
+                    "--spare {percent}: {shown} has its spare capacity already; expected --create SIZE with it"
                 )));
             }
             let name = args.ftl.assembly().0;
@@ -315,7 +315,7 @@ fn not_made(file: &Path, error: &io::Error) -> Failure {
     let shown = file.display();
     match error.kind() {
         io::ErrorKind::AlreadyExists if file.is_file() => Failure::Usage(format!(
-            "{shown} is there already: expected a new file, or no --create for the disk in it"
+            "{shown} exists already: expected a new file, or no --create for the disk in it"
         )),
         io::ErrorKind::AlreadyExists if error.raw_os_error().is_none() => {
             Failure::Usage(format!("{shown}: {error}; --overwrite destroys it"))

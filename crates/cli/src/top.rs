@@ -4,7 +4,7 @@
 //!
 //! Invariant: the terminal is left as it was found, however the view ends.
 
-use crate::error::{Failure, Outcome};
+use crate::error::{Failure, Outcome, say};
 use crate::json;
 use crate::options::ShapeArgs;
 use crate::output::print;
@@ -70,17 +70,27 @@ pub(crate) fn command(args: &TopArgs, cancel: &AtomicBool) -> Outcome {
 /// Redraws until the server ends, `cancel` is set, or `ended` receives a message or loses its sender.
 pub(crate) fn show(socket: &Path, cancel: &AtomicBool, ended: &Receiver<()>) -> Outcome {
     let mut before = status(socket)?;
-    let _screen = Screen::enter()?;
+    let screen = Screen::enter()?;
     while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(INTERVAL) {
         if cancel.load(Ordering::Relaxed) {
             break;
         }
-        let Ok(now) = status(socket) else { break };
-        let lines = picture(&before, &now).replace('\n', "\x1b[K\n");
-        print(&format!("\x1b[H{lines}\x1b[J"))?;
+        let Ok(now) = status(socket) else {
+            drop(screen);
+            say("the server has ended");
+            return Ok(());
+        };
+        print(&format!("\x1b[H{}\x1b[J", clipped(&picture(&before, &now))))?;
         before = now;
     }
     Ok(())
+}
+
+/// A picture whose lines end in the clearing of what was there, with no line more than the terminal has: otherwise it scrolls.
+fn clipped(picture: &str) -> String {
+    let rows = rustix::termios::tcgetwinsize(std::io::stdout()).map_or(0, |size| usize::from(size.ws_row));
+    let rows = if rows > 1 { rows - 1 } else { usize::MAX };
+    picture.lines().take(rows).map(|line| format!("{line}\x1b[K\n")).collect()
 }
 
 /// The other screen of the terminal, without a cursor.

@@ -61,7 +61,7 @@ pub(crate) struct CreateArgs {
     /// Bytes that the host sees, as in 100GiB; planes get more or fewer blocks [default: the device's own]
     #[arg(long, value_name = "SIZE", value_parser = capacity)]
     capacity: Option<Bytes>,
-    /// Seed of the device's own randomness: bad blocks from the factory, failures
+    /// Seed of the device's own randomness: factory bad blocks, failures
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole::<u64>(0, u64::MAX))]
     seed: u64,
 }

@@ -1,15 +1,19 @@
 //! Validation of a configuration: each key is checked once, with errors that name key, value and range.
 
 use crate::config::{
-    Allocation, BufferConfig, BufferMode, ChunkSpan, DeviceConfig, EraseTime, FirmwareKind, FtlConfig,
-    Metadata, OpenConfig, OpenVersion, OrderConfig, PageTimes, PersistPolicy, Translation,
+    Allocation, AppendConfig, BufferConfig, BufferMode, ChunkSpan, DeviceConfig, EraseTime, FirmwareKind,
+    FtlConfig, Metadata, OpenConfig, OpenVersion, OrderConfig, PageTimes, PersistPolicy, Translation,
 };
 use crate::geometry::Geometry;
+use flashweir_core::Duration;
 use flashweir_core::command::{Handle, PLACES_MAX};
 use flashweir_core::units::LBA_BYTES;
 use flashweir_ftl::map_log::recent_records_max;
 use flashweir_ftl::map_page;
 use flashweir_ftl::map_records::records_per_page;
+
+/// Longest time of one operation.
+const TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// The error for a key of the configuration whose value is wrong.
 fn bad<T>(key: &str, value: impl std::fmt::Display, expected: &str) -> Result<T, String> {
@@ -62,6 +66,15 @@ impl DeviceConfig {
         }
         if self.firmware != FirmwareKind::OpenChannel {
             self.validate_not_open()?;
+        }
+        let has_segments = matches!(self.firmware, FirmwareKind::Append | FirmwareKind::PageAndAppend);
+        if !has_segments && self.append != AppendConfig::default() {
+            return bad("[append]", "not empty", "firmware = \"append\" or \"page-and-append\"");
+        }
+        if let Some(protected) = self.buffer.protected
+            && self.buffer.mode != BufferMode::PowerLossProtected
+        {
+            return bad("buffer.protected", protected, "none, or buffer.mode = \"power-loss-protected\"");
         }
         match self.firmware {
             FirmwareKind::Page => self.validate_space(),
@@ -170,6 +183,8 @@ impl DeviceConfig {
 
     fn validate_segments(&self) -> Result<(), String> {
         let append = &self.append;
+        within("append.spare_blocks", append.spare_blocks, 2, self.geometry.blocks_per_plane)?;
+        self.validate_over_provisioning()?;
         let geometry = Geometry::new(self);
         let planes = geometry.planes();
         if append.lanes > planes || (append.lanes > 0 && !planes.is_multiple_of(append.lanes)) {
@@ -182,7 +197,6 @@ impl DeviceConfig {
             let expected = "fewer: a segment has fewer than 2^31 units and 2^32 sectors of 512 bytes";
             return bad("append.lanes", lanes, expected);
         }
-        within("append.spare_blocks", append.spare_blocks, 2, self.geometry.blocks_per_plane)?;
         let groups = planes / lanes;
         let segments_max = groups * geometry.segment_blocks_per_plane(append.spare_blocks);
         let segments = geometry.append.segments;
@@ -343,6 +357,24 @@ impl DeviceConfig {
                 return bad(key, format!("{} times", each.len()), &expected);
             }
         }
+        let each = |key, times: &PageTimes| match times {
+            PageTimes::Same(time) => vec![(key, *time)],
+            PageTimes::Each(each) => each.iter().map(|time| (key, *time)).collect(),
+        };
+        let commands = t.command.map(|time| ("timing.command", time));
+        let next_planes = t.command_next_plane.map(|time| ("timing.command_next_plane", time));
+        let times = each("timing.read", &t.read).into_iter().chain(each("timing.program", &t.program));
+        let suspend = t.suspend.iter().map(|suspend| ("timing.suspend.latency", suspend.latency));
+        let times = times.chain(commands).chain(next_planes).chain(suspend).chain([
+            ("timing.erase", t.erase),
+            ("buffer.access_latency", self.buffer.access_latency),
+            ("link.submit_latency", self.link.submit_latency),
+            ("link.complete_latency", self.link.complete_latency),
+        ]);
+        // Sums of them are added to a time without a check.
+        if let Some((key, time)) = times.into_iter().find(|(_, time)| *time > TIME_MAX) {
+            return bad(key, time, "at most an hour");
+        }
         if t.bus_bytes_per_s == 0 {
             return bad("timing.bus_bytes_per_s", 0, "1 or more");
         }
@@ -452,11 +484,16 @@ impl DeviceConfig {
         Ok(())
     }
 
+    fn validate_over_provisioning(&self) -> Result<(), String> {
+        match self.ftl.over_provisioning {
+            part if (0.0..=0.9).contains(&part) => Ok(()),
+            part => bad("ftl.over_provisioning", part, "0 to 0.9"),
+        }
+    }
+
     fn validate_space(&self) -> Result<(), String> {
         let f = &self.ftl;
-        if !(0.0..=0.9).contains(&f.over_provisioning) {
-            return bad("ftl.over_provisioning", f.over_provisioning, "0 to 0.9");
-        }
+        self.validate_over_provisioning()?;
         self.validate_translation()?;
         self.validate_share()?;
         self.validate_placement()?;

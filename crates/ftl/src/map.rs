@@ -89,7 +89,7 @@ impl Map {
         }
     }
 
-    /// Asks the processor to load the word of `lpn` into its caches, for a look-up that comes soon. Changes no answer; pages
+    /// Asks the processor to load the word of `lpn` into its caches, for a lookup that comes soon. Changes no answer; pages
     /// outside of the map are skipped. A plain read would stall the following instructions until memory has answered, and the map
     /// is the one structure that does not fit into the caches.
     #[inline]

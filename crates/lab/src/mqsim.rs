@@ -19,7 +19,7 @@ use flashweir_device::config::{
 use flashweir_device::geometry::Geometry;
 use flashweir_ftl::{GcPolicy, Striping};
 use flashweir_sim::precondition::{Mode, Pattern, Precondition};
-use flashweir_workload::spelling::nearest;
+use flashweir_workload::spelling::{nearest, quoted};
 use std::fmt::Write as _;
 
 /// MQSim's `Device_Level_Data_Caching_Mode`, which is in the workload file and changes the device.
@@ -60,7 +60,7 @@ impl ImportedScenario {
 
     /// A command line that runs the flows, whose jobs are in the file `job`, on `device`.
     pub fn command(&self, job: &str, device: &str) -> String {
-        format!("weir fio {job} --device {device} {}", self.state())
+        format!("weir fio {} --device {} {}", quoted(job), quoted(device), self.state())
     }
 
     /// Command lines that replay the traces on `device`, a preset or a device file. Addresses wrap as they do in MQSim.
@@ -68,7 +68,7 @@ impl ImportedScenario {
         let line = |replay: &ImportedReplay| {
             let ImportedReplay { file, repeat } = replay;
             let repeat = if *repeat > 1 { format!(" --repeat {repeat}") } else { String::new() };
-            let state = self.state();
+            let (file, device, state) = (quoted(file), quoted(device), self.state());
             format!("weir replay {file} --device {device} --format mqsim --fit wrap{repeat} {state}")
         };
         self.replays.iter().map(line).collect()
@@ -157,8 +157,8 @@ type Ignored = (&'static str, &'static str, &'static str);
 
 const HOST_IGNORED: [Ignored; 3] = [
     ("SATA_Processing_Delay", "", "it has no effect on NVMe devices, in MQSim too"),
-    ("Enable_ResponseTime_Logging", "false", "results always have a time line"),
-    ("ResponseTime_Logging_Period_Length", "", "results always have a time line"),
+    ("Enable_ResponseTime_Logging", "false", "results always have a timeline"),
+    ("ResponseTime_Logging_Period_Length", "", "results always have a timeline"),
 ];
 
 const DEVICE_IGNORED: [Ignored; 15] = [
@@ -168,9 +168,9 @@ const DEVICE_IGNORED: [Ignored; 15] = [
     ("Data_Cache_Sharing_Mode", "", "the buffer is shared"),
     ("Data_Cache_DRAM_Row_Size", "", "the buffer's memory has a rate and a latency, no rows"),
     ("Data_Cache_DRAM_tRP", "", "the buffer's memory has a rate and a latency, no rows"),
-    ("Ideal_Mapping_Table", "true", "the map is always in memory, a look-up costs nothing"),
-    ("CMT_Capacity", "", "the map is always in memory, a look-up costs nothing"),
-    ("CMT_Sharing_Mode", "", "the map is always in memory, a look-up costs nothing"),
+    ("Ideal_Mapping_Table", "true", "the map is always in memory, a lookup costs nothing"),
+    ("CMT_Capacity", "", "the map is always in memory, a lookup costs nothing"),
+    ("CMT_Sharing_Mode", "", "the map is always in memory, a lookup costs nothing"),
     ("Transaction_Scheduling_Policy", "PRIORITY_OUT_OF_ORDER", "the scheduler is this simulator's own"),
     ("Use_Copyback_for_GC", "false", "pages that GC moves pass over the channel"),
     ("GC_Hard_Threshold", "", "GC is scheduled in this simulator's own way"),
@@ -394,6 +394,11 @@ pub fn import_workload(
                 "{} flows share the device: each gets an equal part of the addresses",
                 flows.len()
             ));
+            if flows.iter().any(|flow| flow.has_tag_name(FLOWS[1])) {
+                warnings.push(
+                    "a trace beside other flows is not modelled: it becomes a run of its own, over all addresses".into(),
+                );
+            }
         }
         let capacity = Geometry::new(device).capacity_lbas();
         let share = Share { device, blocks: capacity / flows.len().max(1) as u64 };
@@ -496,8 +501,9 @@ impl State {
             ));
         }
         let filled = match (self.preconditioned, reads) {
-            (true, _) => occupied,
             // MQSim maps a page that was never written when it is first read.
+            (true, true) => occupied.max(part),
+            (true, false) => occupied,
             (false, true) => part,
             (false, false) => return Ok(()),
         };
@@ -557,7 +563,14 @@ impl Share<'_> {
         let bs = u64::from(keys.whole("Average_Request_Size", 1, 65_536)?) * LBA_BYTES;
         let part = keys.whole("Working_Set_Percentage", 1, 100)?;
         let size = self.blocks * u64::from(part) / 100 * LBA_BYTES / bs * bs;
-        let mut job = format!("[flow{index}]\n{}bs={bs}\n", directions(keys)?);
+        if size == 0 {
+            return Err(format!(
+                "Working_Set_Percentage = {part}: expected room for a request of {bs} bytes in it; the flow has {} blocks",
+                self.blocks
+            ));
+        }
+        let reads = keys.whole("Read_Percentage", 0, 100)?;
+        let mut job = format!("[flow{index}]\n{}bs={bs}\n", directions(reads, keys)?);
         let aligned = keys.flag("Generated_Aligned_Addresses")?;
         let unit = keys.whole("Address_Alignment_Unit", 1, 65_536)?;
         let align = if aligned { u64::from(unit) * LBA_BYTES } else { LBA_BYTES };
@@ -565,10 +578,11 @@ impl Share<'_> {
             let _ = writeln!(job, "blockalign={align}");
         }
         if index > 0 {
-            let _ = writeln!(job, "offset={}", index as u64 * self.blocks * LBA_BYTES / bs * bs);
+            let first = index as u64 * self.blocks * LBA_BYTES;
+            let _ = writeln!(job, "offset={}", first - first % align);
         }
         let _ = writeln!(job, "size={size}\n; MQSim draws addresses with replacement.\nnorandommap");
-        job.push_str(&pace(keys, warnings)?);
+        job.push_str(&pace(reads, keys, warnings)?);
         let stop_ns = keys.whole_u64("Stop_Time")?;
         let requests = keys.whole_u64("Total_Requests_To_Generate")?;
         if stop_ns == 0 && requests == 0 {
@@ -583,14 +597,17 @@ impl Share<'_> {
         }
         if requests > 0 {
             let _ = writeln!(job, "number_ios={requests}");
+            if stop_ns == 0 {
+                // Otherwise a job ends when it has moved as much as its working set has.
+                let _ = writeln!(job, "io_size={}", requests.saturating_mul(bs));
+            }
         }
         Ok(job)
     }
 }
 
 /// Options of the read share and the addresses.
-fn directions(keys: &mut Keys<'_>) -> Result<String, String> {
-    let reads = keys.whole("Read_Percentage", 0, 100)?;
+fn directions(reads: u32, keys: &mut Keys<'_>) -> Result<String, String> {
     let hot = keys.whole("Percentage_of_Hot_Region", 0, 100)?;
     let distribution =
         keys.one_of("Address_Distribution", &["RANDOM_UNIFORM", "RANDOM_HOTCOLD", "STREAMING"])?;
@@ -611,7 +628,7 @@ fn directions(keys: &mut Keys<'_>) -> Result<String, String> {
 }
 
 /// Options of the pace of requests.
-fn pace(keys: &mut Keys<'_>, warnings: &mut Vec<String>) -> Result<String, String> {
+fn pace(reads: u32, keys: &mut Keys<'_>, warnings: &mut Vec<String>) -> Result<String, String> {
     let generator = keys.one_of("Synthetic_Generator_Type", &["QUEUE_DEPTH", "BANDWIDTH"])?;
     let depth = keys.whole("Average_No_of_Reqs_in_Queue", 0, 65_535)?;
     let intensity = keys.whole_u64("Intensity")?;
@@ -627,7 +644,15 @@ fn pace(keys: &mut Keys<'_>, warnings: &mut Vec<String>) -> Result<String, Strin
     warnings.push(
         "Synthetic_Generator_Type = BANDWIDTH becomes rate= with iodepth=1024, not an open loop".into(),
     );
-    Ok(format!("iodepth=1024\nrate={intensity}\nrate_process=poisson\n"))
+    // A rate is one of each direction.
+    let rate = match reads {
+        0 | 100 => intensity.to_string(),
+        _ => {
+            let of_reads = (u128::from(intensity) * u128::from(reads) / 100) as u64;
+            format!("{},{}", of_reads.max(1), (intensity - of_reads).max(1))
+        }
+    };
+    Ok(format!("iodepth=1024\nrate={rate}\nrate_process=poisson\n"))
 }
 
 /// One element whose children are keys.

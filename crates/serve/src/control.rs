@@ -195,8 +195,14 @@ pub fn ask(path: &Path, ask: &Ask) -> Result<Reply, ControlError> {
     stream.set_read_timeout(Some(timeout)).map_err(|error| failed("cannot be used", error))?;
     let line = serde_json::to_string(ask).expect("a question is JSON");
     writeln!(stream, "{line}").map_err(|error| failed("cannot be written", error))?;
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line).map_err(|error| failed("no answer", error))?;
+    let mut line = Vec::new();
+    BufReader::new(stream).read_until(b'\n', &mut line).map_err(|error| failed("no answer", error))?;
+    if line.starts_with(b"NBDMAGIC") {
+        return Err(ControlError(format!(
+            "{name}: the socket of a disk, and its server has no control socket beside it: expected that one"
+        )));
+    }
+    let line = String::from_utf8_lossy(&line);
     let reply = serde_json::from_str(&line)
         .map_err(|_| ControlError(format!("{name}: no answer of a server: {:?}", line.trim_end())))?;
     match reply {

@@ -173,7 +173,7 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Keeps every version that a cut could legally bring back, for cuts that draw one. Costs a look-up for each
+    /// Keeps every version that a cut could legally bring back, for cuts that draw one. Costs a lookup for each
     /// written unit.
     pub fn keep_versions(&mut self) {
         self.versions = Some(Versions::default());

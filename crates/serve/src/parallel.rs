@@ -16,7 +16,7 @@ use crate::nbd::{
 };
 use flashweir_core::{Lpn, RandomStream};
 use flashweir_threads::content::{UNIT_BYTES, Unit, WORDS, unit_to_bytes};
-use flashweir_threads::{Assembly, Disk, Fault, Handle, Ticket};
+use flashweir_threads::{Assembly, Disk, Fault, Handle, ThreadsMetrics, Ticket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsFd as _;
@@ -67,6 +67,8 @@ pub struct ParallelServer {
     common: Arc<Common>,
     /// It is there but while the power is off.
     disk: Option<Disk>,
+    /// Counters of its lives before the last power cut.
+    counted: ThreadsMetrics,
     assembly: Assembly,
     listeners: Vec<Listener>,
     sockets: Sockets,
@@ -99,7 +101,15 @@ impl ParallelServer {
             lost: number(),
         };
         let common = Arc::new(common);
-        Ok(Self { common, disk: Some(disk), assembly, listeners, sockets, is_stopping: false })
+        Ok(Self {
+            common,
+            disk: Some(disk),
+            counted: ThreadsMetrics::default(),
+            assembly,
+            listeners,
+            sockets,
+            is_stopping: false,
+        })
     }
 
     /// Addresses at which clients reach it; of TCP with the port that the system chose, where that was 0.
@@ -110,6 +120,13 @@ impl ParallelServer {
     /// The disk.
     pub fn disk(&self) -> &Disk {
         self.disk.as_ref().expect("the power is on")
+    }
+
+    /// Counters since the server began, over all power cuts.
+    pub fn metrics(&self) -> ThreadsMetrics {
+        let mut sum = self.counted;
+        sum.add(&self.disk().metrics());
+        sum
     }
 
     /// Connections that were ever accepted, and those that were refused or dropped because they stalled.
@@ -236,7 +253,9 @@ impl ParallelServer {
             let there = if export.is_empty() { "one without a name".into() } else { format!("`{export}`") };
             return Ok(Reply::Error(format!("there is no export `{name}`; there is {there}")));
         }
-        let medium = self.disk.take().expect("the power is on").cut();
+        let disk = self.disk.take().expect("the power is on");
+        self.counted.add(&disk.metrics());
+        let medium = disk.cut();
         live.retain(|Live(thread, _)| thread.strong_count() > 0);
         let connections_dropped = live.len() as u64;
         for Live(_, stream) in live.iter() {

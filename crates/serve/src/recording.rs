@@ -227,7 +227,7 @@ pub struct Rerun {
     pub findings: Vec<Findings>,
 }
 
-/// Runs a recording again in virtual time. `perfetto` is asked at each boot for where its time line goes, if anywhere.
+/// Runs a recording again in virtual time. `perfetto` is asked at each boot for where its timeline goes, if anywhere.
 ///
 /// # Errors
 /// The file cannot be read, is no recording, or is damaged.
@@ -264,6 +264,7 @@ pub fn rerun(
     }
     let device = &header.device;
     let suits = device.validate().and_then(|()| device.check_page_namespace());
+    let suits = suits.and_then(|()| header.precondition.validate());
     suits.map_err(|error| wrong(format!("line 2: {error}")))?;
     let mut trace = |live: &mut Live| {
         if let Some(perfetto) = perfetto() {
@@ -307,6 +308,11 @@ pub fn rerun(
                 (live, _) = live.cut(at, header.options(), tear);
                 trace(&mut live);
                 rerun.cuts += 1;
+            }
+            Entry::End { records, .. } if records != number => {
+                return Err(wrong(format!(
+                    "{number} records, and its end counts {records}: some are missing"
+                )));
             }
             Entry::End { at, hash, .. } => {
                 live.advance(at, &mut finished);

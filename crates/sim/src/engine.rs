@@ -284,9 +284,9 @@ impl<O: Own> Engine<O> {
     /// Traces all following events with the timeline that `make` returns; no command may be in flight, and the only layer,
     /// if there is one, is a block layer or a host FTL.
     pub(crate) fn trace(&mut self, make: impl FnOnce(&mut Device) -> Timeline) {
-        assert_eq!(self.in_flight(), 0, "a time line begins between commands");
+        assert_eq!(self.in_flight(), 0, "a timeline begins between commands");
         let has_both = self.host_ftl().is_some() && self.layers.find_mut::<BlockLayer>().is_some();
-        assert!(!has_both, "a time line follows requests through one layer at most");
+        assert!(!has_both, "a timeline follows requests through one layer at most");
         if let Some(ftl) = self.layers.find_mut::<HostFtl>() {
             ftl.keep_passages();
         }

@@ -150,15 +150,18 @@ impl Precondition {
     ) -> (Disk, bool) {
         let geometry = disk.device.geometry();
         let writes = self.writes(units, seed);
-        let total = writes.total;
+        let (filled, total) = (writes.filled as f64, writes.total.max(1) as f64);
         let depth = geometry.stations() * 4;
         let blocks = geometry.lbas_per_unit as u32;
         let workload = Ageing { writes, blocks, run, depth, in_flight: 0 };
         let setup = JobSetup { stats: false, ..JobSetup::new("ageing", workload) };
         let mut world = World::above(disk, None, vec![setup], Duration::from_secs(1));
-        let per_request = f64::from(run);
-        let finished =
-            world.run(|p| progress((p.requests as f64 * per_request / total.max(1) as f64).min(1.0)));
+        let run = f64::from(run);
+        // Overwrites have one unit each.
+        let units = |requests: f64| {
+            if requests * run < filled { requests * run } else { filled + requests - filled / run }
+        };
+        let finished = world.run(|p| progress((units(p.requests as f64) / total).min(1.0)));
         (world.settle(), finished)
     }
 }

@@ -85,7 +85,7 @@ impl CrashConfig {
         let Format { journaling, shares, .. } = self.format;
         let has_sets = shares || self.format.is_ext4() && journaling == Journaling::Journal;
         let checked = self.plan.check(self.format.is_dual(), has_sets);
-        checked.map_err(|why| format!("{why}, and it is {}", self.format.name()))
+        checked.map_err(|why| format!("{why}, not {}", self.format.name()))
     }
 }
 

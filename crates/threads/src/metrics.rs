@@ -26,6 +26,11 @@ macro_rules! counters {
                 }
                 sum
             }
+
+            /// Adds the counters of a later life of the disk.
+            pub fn add(&mut self, later: &Self) {
+                $(self.$name += later.$name;)+
+            }
         }
     };
 }

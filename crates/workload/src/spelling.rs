@@ -1,4 +1,4 @@
-//! Suggests the known word that a misspelled one was probably meant to be, for messages.
+//! Words as people write them: the known word that a misspelled one was probably meant to be, and words as a shell reads them.
 
 /// Returns the edit distance where an insertion, a deletion, a replacement and an exchange of neighbours cost one each
 /// (Damerau and Levenshtein; no part of the word is edited twice).
@@ -30,6 +30,15 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     let limit = (word.chars().count() / 3).clamp(1, 3);
     let distances = candidates.into_iter().map(|candidate| (edits(&word, &plain(candidate)), candidate));
     distances.min_by_key(|(distance, _)| *distance).filter(|(distance, _)| *distance <= limit).map(|(_, c)| c)
+}
+
+/// Returns a word as a shell reads it.
+pub fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_=+./,:%@".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 #[cfg(test)]

@@ -149,7 +149,7 @@ fn crash(place: &Place, image: &str) -> Result<(), String> {
     rig.order("lazyfs::crash::timing=before::op=rename::to_rgx=current")?;
     rig.clear_cache()?;
     if std::fs::rename(rig.mount.path("new"), rig.mount.path("current")).is_ok() {
-        return Err("an operation before which the power went is answered".into());
+        return Err("an operation before which the power failed is answered".into());
     }
     rig.ends_killed(place)?;
     is_left(place, image, "current", b"older")

@@ -9,7 +9,7 @@
 //! Invariants: each waiting need has a page under way, or waits behind a need that has one, or waits until late changes have been
 //! written to their pages; after a page was read, the needs that wait for it are served before anything can evict it.
 //!
-//! Deliberately absent: look-ups of GC. The valid units of a block are known without the map, and moved units are noted as changed.
+//! Deliberately absent: lookups of GC. The valid units of a block are known without the map, and moved units are noted as changed.
 
 use super::buffer::Place;
 use super::destage::ends_of;

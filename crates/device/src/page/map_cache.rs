@@ -9,7 +9,7 @@
 //!
 //! Invariants:
 //! 1. At most `capacity` pages are being read, cached or being written; the cache's order is that of loads and changes
-//!    (append-segments §7.2), not of look-ups that hit.
+//!    (append-segments §7.2), not of lookups that hit.
 //! 2. An entry differs from the page on the medium only if it is noted as changed. Changes to a page that is not cached are *late*;
 //!    when there are too many, their pages are read until half of the changes are left.
 
@@ -230,7 +230,7 @@ impl MapCache {
         self.stay(page) == Stay::Cached
     }
 
-    /// Whether a unit of the page may be mapped; the directory answers that without a look-up.
+    /// Whether a unit of the page may be mapped; the directory answers that without a lookup.
     pub(super) fn may_hold(&self, page: u32) -> bool {
         let state = &self.pages[page as usize];
         state.place.is_some() || state.changes > 0 || state.leaving.is_some()

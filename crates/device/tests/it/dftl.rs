@@ -158,7 +158,7 @@ fn a_deallocation_of_everything_passes_a_cache_of_one_page() {
     }
 }
 
-/// Loads and changes move a page to the end of the cache; look-ups that hit do not (append-segments §7.2).
+/// Loads and changes move a page to the end of the cache; lookups that hit do not (append-segments §7.2).
 #[test]
 fn hits_and_misses_are_those_of_a_list() {
     for (miss, cached) in [(Miss::HoldsAll, 1), (Miss::HoldsOwn, 2), (Miss::HoldsAll, 5), (Miss::HoldsOwn, 9)]
@@ -226,7 +226,7 @@ fn random_reads_miss_as_often_as_in_the_paper() {
     looks(&mut host, 20_000);
     let counted = host.device.metrics().since(&before);
     let share = counted.map_misses as f64 / (counted.map_misses + counted.map_hits) as f64;
-    println!("{share:.3} of the look-ups miss");
+    println!("{share:.3} of the lookups miss");
     assert!((share - 0.68).abs() < 0.02, "{share}");
 }
 

@@ -13,7 +13,7 @@ use std::num::NonZeroU32;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HostCosts {
-    /// Entering and leaving the kernel, with the look-up of file and arguments; once for each call.
+    /// Entering and leaving the kernel, with the lookup of file and arguments; once for each call.
     pub syscall: Duration,
     /// Looking up one name of a path.
     pub path_component: Duration,

@@ -5,7 +5,7 @@
 //! and [`order`] which members of streams count, [`lines`] gives places out and counts what is valid. [`collect`] empties lines, [`recover`] builds map
 //! and lines from what a power loss left.
 //!
-//! [`passage`] notes for time lines when a request went from one of these to the next. [`threads`] lets the paths of all of these take time on the host's CPUs ([`costs`]).
+//! [`passage`] notes for timelines when a request went from one of these to the next. [`threads`] lets the paths of all of these take time on the host's CPUs ([`costs`]).
 //!
 //! Deliberately absent: real threads. A host FTL is a state machine, as every layer.
 

@@ -1,6 +1,6 @@
-//! The times at which requests passed from one stage of a host FTL to the next, for time lines.
+//! The times at which requests passed from one stage of a host FTL to the next, for timelines.
 //!
-//! Place in the data flow: [`admit`](super::admit) and [`target`](super::target) note them, and a time line takes those of a request when it
+//! Place in the data flow: [`admit`](super::admit) and [`target`](super::target) note them, and a timeline takes those of a request when it
 //! is answered.
 //!
 //! Invariant: notes change nothing that the FTL does.

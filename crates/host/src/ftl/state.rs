@@ -150,7 +150,7 @@ pub struct HostFtl {
     /// Answers that wait for a CPU.
     pub(super) answers_held: usize,
     pub(super) metrics: HostFtlMetrics,
-    /// What time lines are told, if there is one.
+    /// What timelines are told, if there is one.
     pub(super) passages: Passages,
 }
 

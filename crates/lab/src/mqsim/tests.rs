@@ -184,14 +184,15 @@ fn the_state_of_the_device_is_that_of_mqsim() {
         (&[][..], false, "--fill 0.5"),
         (&[writes], false, "--precondition none"),
         (&[], true, "--fill 0.75"),
+        (&[("Set_Percentage>50<", "Set_Percentage>85<")], true, "--fill 0.85"),
         (&[writes], true, "--fill 0.75 --overwrite 2 --pattern random"),
         (&[writes, streams], true, "--fill 0.75 --overwrite 2 --pattern sequential"),
         (&[writes, ("Occupancy_Percentage>75<", "Occupancy_Percentage>0<")], true, "--precondition none"),
     ] {
         let (workload, _) = import_workload(&with(changes), &small(), preconditioned).unwrap();
         assert_eq!(workload.scenarios[0].state(), state, "{changes:?}");
-        let command = workload.scenarios[0].command("job.fio", "device.toml");
-        assert_eq!(command, format!("weir fio job.fio --device device.toml {state}"));
+        let command = workload.scenarios[0].command("my job.fio", "device.toml");
+        assert_eq!(command, format!("weir fio 'my job.fio' --device device.toml {state}"));
     }
     assert!(!is_preconditioned(DEVICE).unwrap());
     let on = DEVICE.replace("Preconditioning>false<", "Preconditioning>true<");
@@ -223,12 +224,17 @@ fn other_flows_become_jobs_that_parse() {
             &["random_distribution=zoned:80/20:20/80"],
         ),
         (&[(">QUEUE_DEPTH<", ">BANDWIDTH<")], &["rate=32768", "rate_process=poisson"]),
+        // A rate is one of each direction.
+        (
+            &[("<Read_Percentage>100<", "<Read_Percentage>70<"), (">QUEUE_DEPTH<", ">BANDWIDTH<")],
+            &["rate=22937,9831"],
+        ),
         (
             &[("<Generated_Aligned_Addresses>true<", "<Generated_Aligned_Addresses>false<")],
             &["blockalign=512"],
         ),
         (&[(">10000000000<", ">1500<")], &["runtime=2us"]),
-        (&[(">10000000000<", ">0<"), ("Generate>0<", "Generate>77<")], &["number_ios=77"]),
+        (&[(">10000000000<", ">0<"), ("Generate>0<", "Generate>77<")], &["number_ios=77", "io_size=630784"]),
     ] {
         let xml = changes.iter().fold(FLOW.to_owned(), |xml, (old, new)| {
             assert!(xml.contains(old), "{old}");
@@ -289,6 +295,11 @@ fn bad_workloads_are_refused_with_key_value_and_line() {
             ">10000000000<",
             ">0<",
             "Stop_Time and Total_Requests_To_Generate are both 0: one must end the flow",
+        ),
+        (
+            "Set_Percentage>50<",
+            "Set_Percentage>0<",
+            "Working_Set_Percentage = 0: expected a whole number from 1 to 100 (line 12)",
         ),
         (">10000000000<", ">soon<", "Stop_Time = soon: expected a whole number (line 25)"),
         (">32<", ">0<", "Average_No_of_Reqs_in_Queue = 0: expected 1 to 65535 with QUEUE_DEPTH"),

@@ -71,7 +71,7 @@ function height(path, x) {
 const plots = [...document.querySelectorAll('svg.plot, svg.heat')].filter(svg => svg.dataset.x);
 const kind = svg => svg.dataset.x.split(' ')[0] + ' ' + svg.dataset.x.split(' ')[5];
 const isTime = svg => kind(svg) === 'lin nanos';
-// What is seen of each time line: from and to in its own values, or nothing for the whole.
+// What is seen of each timeline: from and to in its own values, or nothing for the whole.
 let seen = null;
 
 // The horizontal scale as it is now, and how it moves what was drawn.
@@ -204,7 +204,7 @@ function leave(event) {
   cursors(event.currentTarget, null);
 }
 
-// Brush: what a drag spans is what all time lines show; a double click or Escape shows the whole again.
+// Brush: what a drag spans is what all timelines show; a double click or Escape shows the whole again.
 let drag = null;
 function stretch(x) {
   const { from, to } = view(drag.svg);

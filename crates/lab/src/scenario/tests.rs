@@ -395,7 +395,7 @@ const BAD: &[(&str, &str, &str)] = &[
     (
         "fio = \"job.fio\"",
         "trace = { file = \"t\", timing = { scaled = 0 } }",
-        "dir/s.toml: workload 0: timing.scaled = 0: expected more than 0 and at most 1000000",
+        "dir/s.toml: workload 0: timing.scaled = 0: expected 0.000001 to 1000000",
     ),
     (
         "fio = \"job.fio\"",

@@ -17,7 +17,7 @@ use crate::control::CutOrder;
 use crate::nbd::wire::command;
 use flashweir_contract::{DeviceKind, Durability};
 use flashweir_core::random::RandomStream;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
@@ -59,18 +59,28 @@ pub fn check_header(bytes: &[u8], offset: u64) -> Result<Option<Age>, Failure> {
     Ok(Some((u32_at(24), u32_at(28), u16_at(34))))
 }
 
+/// How new an interval has to be at least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Floor {
+    /// This version, a newer one, or zeros if a TRIM was asked for.
+    Version(Age),
+    /// Zeros, or a version newer than this one, which was trimmed; any version, if it is not known which.
+    Trimmed(Option<Age>),
+}
+
 /// How new each interval has to be at least, according to its header.
 #[derive(Debug, Default)]
 struct Floors {
     at_completion: bool,
     writes: BTreeMap<u64, Vec<(u64, Option<Age>)>>,
+    /// Intervals for which a TRIM was asked.
+    trims: BTreeSet<u64>,
     /// State after the answered writes and trims, by the order of their answers.
     answered: Vec<(u64, Option<Age>)>,
     /// Open flushes, and how many answers each covers.
     flushes: BTreeMap<u64, usize>,
     covered: usize,
-    /// `None` where zeros are the floor.
-    floors: BTreeMap<u64, Option<Age>>,
+    floors: BTreeMap<u64, Floor>,
 }
 
 impl Floors {
@@ -92,6 +102,7 @@ impl Floors {
                 }
                 command::TRIM => {
                     let range = (ask.offset..ask.offset + u64::from(ask.length)).step_by(INTERVAL as usize);
+                    self.trims.extend(range.clone());
                     self.writes.insert(id, range.map(|offset| (offset, None)).collect());
                 }
                 command::FLUSH => {
@@ -103,24 +114,37 @@ impl Floors {
                 self.answered.extend(self.writes.remove(&id).unwrap_or_default());
                 let covers = self.flushes.remove(&id).unwrap_or_default();
                 let covers = if self.at_completion { self.answered.len() } else { covers };
-                if covers > self.covered {
-                    self.floors.extend(self.answered[self.covered..covers].iter().copied());
-                    self.covered = covers;
+                while self.covered < covers {
+                    let (offset, age) = self.answered[self.covered];
+                    let floor = match (age, self.floors.get(&offset)) {
+                        (Some(age), _) => Floor::Version(age),
+                        (None, Some(Floor::Version(trimmed))) => Floor::Trimmed(Some(*trimmed)),
+                        (None, Some(Floor::Trimmed(trimmed))) => Floor::Trimmed(*trimmed),
+                        (None, None) => Floor::Trimmed(None),
+                    };
+                    self.floors.insert(offset, floor);
+                    self.covered += 1;
                 }
             }
         }
         Ok(())
     }
 
-    /// Checks that the contents are at least as new. A trimmed interval may be older only by being zeros.
+    /// Checks that the contents are at least as new.
     fn check(&self, now: &[u8], region: &Range<u64>) -> Result<(), Failure> {
         let offsets = (region.start..region.end).step_by(INTERVAL as usize);
         for (offset, bytes) in offsets.zip(now.chunks_exact(INTERVAL as usize)) {
             let age = check_header(bytes, offset)?;
-            if let (Some(Some(floor)), Some(age)) = (self.floors.get(&offset), age)
-                && age < *floor
-            {
-                let what = format!("bytes at {offset}: a version of {age:?}, a flush covered {floor:?}");
+            let is_lost = match (self.floors.get(&offset), age) {
+                (Some(Floor::Version(floor)), Some(age)) => age < *floor,
+                (Some(Floor::Version(_)), None) => !self.trims.contains(&offset),
+                (Some(Floor::Trimmed(Some(trimmed))), Some(age)) => age <= *trimmed,
+                (Some(Floor::Trimmed(_)) | None, _) => false,
+            };
+            if is_lost {
+                let (version, floor) =
+                    (age.map_or("zeros".into(), |age| format!("{age:?}")), self.floors[&offset]);
+                let what = format!("bytes at {offset}: {version}, where a flush covered {floor:?}");
                 return Err(Failure::new(FailureKind::Lost, what));
             }
         }
@@ -283,4 +307,63 @@ fn boot(
     });
     record.restart(now, unit);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::replies::Ask;
+
+    /// An interval at byte 8192 as fio writes it in this second.
+    fn version(second: u32) -> Vec<u8> {
+        let mut bytes = vec![7; INTERVAL as usize];
+        bytes[..DATA_AT].fill(0);
+        bytes[..2].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[2..4].copy_from_slice(&CRC32C.to_le_bytes());
+        bytes[4..8].copy_from_slice(&(INTERVAL as u32).to_le_bytes());
+        bytes[16..24].copy_from_slice(&8192_u64.to_le_bytes());
+        bytes[24..28].copy_from_slice(&second.to_le_bytes());
+        let header = !crc32c::crc32c(&bytes[..CRC_AT]);
+        bytes[CRC_AT..DATA_CRC_AT].copy_from_slice(&header.to_le_bytes());
+        let data = !crc32c::crc32c(&bytes[DATA_AT..]);
+        bytes[DATA_CRC_AT..DATA_AT].copy_from_slice(&data.to_le_bytes());
+        bytes
+    }
+
+    /// What was asked and answered, one after the other: `w3` writes version 3, `t` trims, `f` flushes, `?` asks a TRIM without an answer.
+    #[test]
+    fn a_flush_sets_a_floor_below_which_nothing_may_fall() {
+        for (asked, found, expected) in [
+            ("w3 f", 3, false),
+            ("w3 f", 2, true),
+            // Zeros are older, too, unless somebody asked for them.
+            ("w3 f", 0, true),
+            ("w3 f ?", 0, false),
+            ("w3", 0, false),
+            ("w3 f t", 3, false),
+            ("w3 f t f", 0, false),
+            ("w3 f t f", 3, true),
+            ("w3 f t f w4", 4, false),
+            ("w3 f t f t f", 3, true),
+            ("t f", 3, false),
+        ] {
+            let mut floors = Floors::new(DeviceKind::D1);
+            for (id, word) in (0..).zip(asked.split(' ')) {
+                let (command, data) = match word.as_bytes() {
+                    [b'w', digit] => (command::WRITE, version(u32::from(digit - b'0'))),
+                    b"f" => (command::FLUSH, Vec::new()),
+                    _ => (command::TRIM, Vec::new()),
+                };
+                let ask = Ask { command, flags: 0, offset: 8192, length: INTERVAL as u32 };
+                floors.watch(Tapped::Asked(id, &ask, &data)).unwrap();
+                if word != "?" {
+                    floors.watch(Tapped::Answered(id, &ask)).unwrap();
+                }
+            }
+            let now = if found == 0 { vec![0; INTERVAL as usize] } else { version(found) };
+            let judged = floors.check(&now, &(8192..8192 + INTERVAL));
+            let is_lost = judged.as_ref().is_err_and(|failure| failure.kind == FailureKind::Lost);
+            assert_eq!(is_lost, expected, "{asked}, then {found}: {judged:?}");
+        }
+    }
 }

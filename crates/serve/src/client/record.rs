@@ -131,7 +131,7 @@ pub struct Record {
     ops: Vec<(u64, Ask)>,
     next_id: u64,
     overlap: Option<String>,
-    /// Operations in flight that failed because the power went.
+    /// Operations in flight that failed because the power failed.
     failed: u64,
 }
 
@@ -249,7 +249,8 @@ impl Record {
             command::WRITE_ZEROES => Kind::WriteZeroes,
             command::FLUSH => Kind::Flush,
             _ => {
-                let expected = free.then(|| self.model[self.bytes(ask)].to_vec());
+                let reads = ask.command == command::READ;
+                let expected = (free && reads).then(|| self.model[self.bytes(ask)].to_vec());
                 self.busy[grains].iter_mut().for_each(|busy| busy.reading += 1);
                 self.open.insert(id, Open { op: None, ask: ask.clone(), expected });
                 return id;

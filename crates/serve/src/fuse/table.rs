@@ -442,7 +442,7 @@ impl<F: Fs> Table<F> {
         }
     }
 
-    /// The kernel has forgotten inodes: for each its number, and the count of look-ups that it drops.
+    /// The kernel has forgotten inodes: for each its number, and the count of lookups that it drops.
     pub(super) async fn forget(&self, forgotten: Vec<(u64, u64)>) {
         for (number, count) in forgotten {
             let kept = {

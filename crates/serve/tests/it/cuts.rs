@@ -47,7 +47,7 @@ fn a_device_keeps_what_its_kind_promises() {
         let setup = Setup { speed, mode, versions, ..Setup::default() };
         let counts = cuts(&setup, kind, None, &plan(1, 4, blocks)).unwrap();
         assert_eq!(counts.cuts, 4);
-        assert!(counts.requests > 20 && counts.units > 0, "{kind:?}: {counts:?}");
+        assert!(counts.requests > 20 && counts.units > 0 && counts.promised > 0, "{kind:?}: {counts:?}");
     });
 }
 

@@ -55,6 +55,8 @@ struct Progress {
     latest: Duration,
     backwards: u64,
     over: bool,
+    /// Whether a line that is not blank was read.
+    has_begun: bool,
 }
 
 impl<R> fmt::Debug for Reader<R> {
@@ -138,7 +140,10 @@ impl<R: BufRead> Reader<R> {
         }
         while let Some((line, text)) = lines.next()? {
             let is_header = |header: &str| text.starts_with(header);
-            if text.trim().is_empty() || (line == 1 && parser.header().is_some_and(is_header)) {
+            if text.trim().is_empty() {
+                continue;
+            }
+            if !std::mem::replace(&mut state.has_begun, true) && parser.header().is_some_and(is_header) {
                 continue;
             }
             let Some(parsed) = parser.parse(text)? else {

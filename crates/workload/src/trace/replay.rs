@@ -24,7 +24,10 @@ const ALIGN_BLOCKS: u64 = 8;
 /// Longest replay in nanoseconds, so that sums of times cannot overflow: 292 years.
 const PLANNED_NS_MAX: u128 = (u64::MAX / 2) as u128;
 
-/// Largest factor by which times are scaled.
+/// Least factor by which times are scaled, far above the resolution of the product.
+const SCALE_MIN: f64 = 1e-6;
+
+/// Largest one.
 const SCALE_MAX: f64 = 1e6;
 
 /// Start times of the requests.
@@ -76,8 +79,8 @@ impl ReplayConfig {
     pub fn validate(&self) -> Result<(), Problem> {
         let bad = |key, value: String, expected| Err(Problem::Setting { key, value, expected });
         match self.timing {
-            Timing::Scaled(factor) if !(factor > 0.0 && factor <= SCALE_MAX) => {
-                bad("timing.scaled", factor.to_string(), "more than 0 and at most 1000000")
+            Timing::Scaled(factor) if !(SCALE_MIN..=SCALE_MAX).contains(&factor) => {
+                bad("timing.scaled", factor.to_string(), "0.000001 to 1000000")
             }
             Timing::Closed(0) => bad("timing.closed", "0".into(), "a depth of 1 or more"),
             _ if self.repeat == 0 => bad("repeat", "0".into(), "1 or more"),

@@ -421,7 +421,7 @@ fn a_flush_goes_before_its_write_and_only_before_that() {
 fn settings_out_of_range_are_refused() {
     let message = |config| replay(THREE, config, 24).unwrap_err().to_string();
     let timed = |timing| ReplayConfig { timing, ..ReplayConfig::default() };
-    let scale = "expected more than 0 and at most 1000000";
+    let scale = "expected 0.000001 to 1000000";
     assert_eq!(message(timed(Timing::Scaled(0.0))), format!("trace.txt: timing.scaled = 0: {scale}"));
     assert_eq!(message(timed(Timing::Scaled(f64::NAN))), format!("trace.txt: timing.scaled = NaN: {scale}"));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! The extent tree of a file: look-up, insertion, and cuts.
+//! The extent tree of a file: lookup, insertion, and cuts.
 //!
 //! Invariants: an index entry names the first block of the file that its child maps. The root has at most four entries and every
 //! other node at least one. Nodes that become small are not merged; a tree becomes lower when something is cut off, and when the

@@ -34,7 +34,7 @@ impl Span {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     ino: Ino,
-    /// Number of changes of trees before the look-up.
+    /// Number of changes of trees before the lookup.
     changes: u64,
     span: Span,
 }

@@ -50,7 +50,7 @@ const METRICS: &[(&str, &str)] = &[
     ("map_share", "blocks of the inode map and TIMB, of all that the host wrote"),
     ("map_moved_share", "blocks of the map that its cleaning moved, of all blocks that cleaning moved"),
     ("timb_per_checkpoint", "blocks of TIMB written with each checkpoint"),
-    ("map_misses", "look-ups of the device in pages of its map that were not in its cache, of all"),
+    ("map_misses", "lookups of the device in pages of its map that were not in its cache, of all"),
     ("cpu_us", "CPU time of the host for each call, µs"),
     ("write_p50_us", "writes of the disk: median, µs"),
     ("write_p999_us", "writes of the disk: 99.9th percentile, µs"),
