@@ -446,6 +446,10 @@ impl<E: Engine> Fs for E {
         let ino = number::<E>(ino)?;
         self.run(|state| {
             let attr = state.attr(ino)?;
+            // Somebody who removed its last name is freeing it.
+            if state.is_nameless(ino) && !state.held().contains_key(&ino) {
+                return Err(Errno::ESTALE.into());
+            }
             *state.held().entry(ino).or_default() += 1;
             Ok(attr)
         })

@@ -526,6 +526,9 @@ impl Store {
     pub(crate) fn seal(&self) -> io::Result<()> {
         // What ended last may be covered by no sync that was asked for.
         self.file.sync_data()?;
+        if let Some(before) = &self.before {
+            before.lock().expect("nobody panics with it").clear();
+        }
         if self.has_seal {
             let seal = self.seal_of(self.sum());
             Queue::new(self.file.clone(), 1).write_all(Self::bytes(&self.geometry), &[&seal])?;

@@ -102,6 +102,82 @@ fn regression_a_file_whose_first_name_goes_to_another_keeps_its_contents() {
     }
 }
 
+/// Many fsyncs between two checkpoints: recovery writes all of their nodes again before it can clean anything, and found no room, so that
+/// the volume never mounted again.
+#[test]
+fn regression_what_many_fsyncs_left_has_room_to_be_recovered() {
+    let image = volume(256);
+    let mut bed = mounted(&image);
+    let vfs = bed.vfs.clone();
+    const FILES: u32 = 22_000;
+    let checkpoints = bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        let open = async |number: u32, flags: OpenFlags| {
+            root.open(&format!("/{number}"), flags, 0o600).await.unwrap()
+        };
+        for number in 0..FILES {
+            let file = open(number, OpenFlags::READ_WRITE.create()).await;
+            file.pwrite(0, Source::bytes(b"first")).await.unwrap();
+            file.close().await.unwrap();
+        }
+        vfs.sync_all().await.unwrap();
+        let before = vfs.fs().metrics().checkpoints;
+        for number in 0..FILES {
+            let file = open(number, OpenFlags::READ_WRITE).await;
+            file.pwrite(0, Source::bytes(&number.to_le_bytes())).await.unwrap();
+            file.sync(SyncKind::All).await.unwrap();
+            file.close().await.unwrap();
+        }
+        vfs.fs().metrics().checkpoints - before
+    });
+    // Not all of them by a checkpoint each.
+    assert!((1..20).contains(&checkpoints), "{checkpoints}");
+    drop(bed);
+    let mut bed = mounted(&image);
+    let vfs = bed.vfs.clone();
+    bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        for number in 0..FILES {
+            let file = root.open(&format!("/{number}"), OpenFlags::READ, 0).await.unwrap();
+            let mut bytes = [0; 5];
+            assert_eq!(file.pread(0, Sink::bytes(&mut bytes)).await, Ok(5));
+            assert_eq!(bytes[..4], number.to_le_bytes());
+            file.close().await.unwrap();
+        }
+        vfs.unmount().await.unwrap();
+    });
+    good(&image);
+}
+
+/// Two pages across the border of two trees take two data blocks and five nodes.
+#[test]
+fn regression_a_reservation_counts_all_nodes() {
+    let image = volume(64);
+    let mut bed = mounted(&image);
+    let vfs = bed.vfs.clone();
+    bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        let file = root.open("/sparse", OpenFlags::READ_WRITE.create(), 0o600).await.unwrap();
+        let fill = root.open("/fill", OpenFlags::READ_WRITE.create(), 0o600).await.unwrap();
+        file.pwrite(0, Source::bytes(&[1; 8000])).await.unwrap();
+        // From the second indirect node to the double indirect one.
+        let border = (873 + 2 * 1018 + 2 * 1018 * 1018) * 4096;
+        let mut page = 0;
+        let free = async || vfs.statfs().await.unwrap().pages_free;
+        while free().await > 6 {
+            fill.pwrite(page * 4096, Source::bytes(&[2; 4096])).await.unwrap();
+            page += 1;
+        }
+        assert_eq!(free().await, 6);
+        assert_eq!(file.pwrite(border - 4096, Source::bytes(&[3; 8192])).await, Ok(4096));
+        vfs.sync_all().await.unwrap();
+        file.close().await.unwrap();
+        fill.close().await.unwrap();
+        vfs.unmount().await.unwrap();
+    });
+    good(&image);
+}
+
 #[test]
 fn random_changes_survive_mounts() {
     let image = volume(256);

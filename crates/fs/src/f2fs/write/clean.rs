@@ -191,7 +191,8 @@ impl F2fs {
         state.space.cleaning = None;
         if let Err(errno) = result {
             // Whoever needs the block hears of it. The section stays, and others are cleaned.
-            let is_unreadable = [Errno::EIO, Errno::EUCLEAN].contains(&errno) && !self.failed.get();
+            let is_unreadable =
+                [Errno::EIO, Errno::EUCLEAN, Errno::ESTALE].contains(&errno) && !self.failed.get();
             state.space.unreadable.extend(is_unreadable.then_some(section));
             return if is_unreadable { Ok(false) } else { Err(errno) };
         }

@@ -7,7 +7,6 @@ use super::super::layout::{Addr, Geometry, Nid};
 use super::moving::Moving;
 use super::names::Place;
 use super::options::PlantedBug;
-use super::space::NAMES_BLOCKS;
 use super::state::State;
 use super::stop::{Step, Stop};
 use super::tags::in_place_tag;
@@ -86,6 +85,11 @@ impl State {
         Ok(!self.held.contains_key(&ino))
     }
 
+    /// Refuses another inode without names beyond what a checkpoint pack can list.
+    fn check_nameless(&self) -> Step<()> {
+        if self.orphans.len() < self.area.nameless_max() { Ok(()) } else { Err(Errno::ENOSPC.into()) }
+    }
+
     /// Notes that an inode has moved to another parent.
     fn moved(
         &mut self,
@@ -115,11 +119,16 @@ impl State {
     fn reserve_range(&mut self, ino: Nid, (at, end): (u64, u64)) -> Step<bool> {
         self.make_blocks(ino)?;
         let indices = at / BLOCK_BYTES as u64..end.div_ceil(BLOCK_BYTES as u64);
-        let mut missing = 0;
+        let (mut missing, mut nodes) = (0, 0);
+        let words = u64::from(node::NODE_WORDS);
         for index in indices.clone() {
             if self.address(ino, index)? == Addr::NULL {
                 missing += 1;
-                self.check_room(missing + missing / u64::from(node::NODE_WORDS) + 4)?;
+                if self.slot(ino, index, false)?.is_none() {
+                    // Direct nodes, and indirect ones above them; at the two ends of the range one more of each, and the double one.
+                    nodes = missing / words + missing / (words * words) + 5;
+                }
+                self.check_room(missing + nodes)?;
             }
         }
         if missing > 0 {
@@ -173,7 +182,7 @@ impl Nodes for State {
         let xattrs = xattrs_of_new(new)?;
         self.make_room(dir, name)?;
         let room = self.room(dir, name)?;
-        self.check_room(NAMES_BLOCKS)?;
+        self.check_names()?;
         let ino = self.create_inode(dir, name, new, &xattrs)?;
         let kind = node_kind(new.kind);
         if new.kind.is_dir() {
@@ -195,11 +204,9 @@ impl Nodes for State {
         if self.inode(dir)?.kind() != NodeKind::Directory {
             return Err(Errno::ENOTDIR.into());
         }
-        if self.orphans.len() >= self.area.nameless_max() {
-            return Err(Errno::ENOSPC.into());
-        }
+        self.check_nameless()?;
         let xattrs = xattrs_of_new(new)?;
-        self.check_room(NAMES_BLOCKS)?;
+        self.check_names()?;
         let ino = self.create_inode(dir, b"", new, &xattrs)?;
         self.inode_mut(ino)?.links = 0;
         self.orphans.insert(ino);
@@ -219,7 +226,7 @@ impl Nodes for State {
         }
         self.make_room(dir, name)?;
         let room = self.room(dir, name)?;
-        self.check_room(NAMES_BLOCKS)?;
+        self.check_names()?;
         self.insert(dir, room, &Entry::new(name, ino, kind))?;
         self.since.renamed.insert(ino);
         let inode = self.inode_mut(ino)?;
@@ -237,6 +244,7 @@ impl Nodes for State {
         let (place, entry) = self.find(dir, name)?.ok_or(Errno::ENOENT)?;
         let inode = self.inode(entry.ino)?;
         let (is_directory, has_other_names) = (inode.kind() == NodeKind::Directory, inode.links > 1);
+        self.check_nameless()?;
         if is_directory && !self.is_empty(entry.ino)? {
             return Err(Errno::ENOTEMPTY.into());
         }
@@ -272,7 +280,8 @@ impl Nodes for State {
             let (new_place, new) = target.ok_or(Errno::ENOENT)?;
             let new_dots = self.dots(new.ino)?;
             for (dir, gains, loses) in [(to.0, &old_dots, &new_dots), (from.0, &new_dots, &old_dots)] {
-                let links = self.inode(dir)?.links + u32::from(gains.is_some()) - u32::from(loses.is_some());
+                let links = self.inode(dir)?.links + u32::from(gains.is_some());
+                let links = links.checked_sub(u32::from(loses.is_some())).ok_or(Errno::EUCLEAN)?;
                 self.inode_mut(dir)?.links = links;
             }
             self.redirect(from.0, old_place, &Entry { name: old.name, hash: old.hash, ..new.clone() })?;
@@ -301,9 +310,14 @@ impl Nodes for State {
             return Err(Errno::EMLINK.into());
         }
         let room = if target.is_none() { Some(self.room(to.0, to.1)?) } else { None };
+        self.check_nameless()?;
+        let are_links_wrong = |dir: Nid, loses: bool| Ok::<_, Stop>(loses && self.inode(dir)?.links == 0);
+        if are_links_wrong(from.0, is_directory)? || are_links_wrong(to.0, replaces_directory)? {
+            return Err(Errno::EUCLEAN.into());
+        }
         // A full volume accepts a name for which no block is needed.
         if room.as_ref().is_some_and(|room| room.is_new) {
-            self.check_room(NAMES_BLOCKS)?;
+            self.check_names()?;
         }
         // Nothing can stop the operation from here on.
         self.note_renamed(old.ino, [from.0, to.0]);
@@ -925,9 +939,7 @@ impl Engine for F2fs {
         self.change(|state| state.make_blocks(ino)).await?;
         self.change(|state| {
             let end = state.inode(ino)?.size.div_ceil(BLOCK_BYTES as u64).max(first);
-            for index in first..(first + count).min(end) {
-                state.free_block(ino, index)?;
-            }
+            state.free_blocks(ino, (first, (first + count).min(end)))?;
             state.changed_at(ino, now)
         })
         .await

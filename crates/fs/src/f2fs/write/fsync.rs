@@ -111,7 +111,9 @@ impl State {
                 && !self.plants(PlantedBug::ForgottenDirectory)
             || since.taken + names > room
             // Blocks that are not needed any more are free only after a checkpoint.
-            || self.is_short(0))
+            || self.is_short(0)
+            // Recovery writes the nodes of the chain and the names again before it can clean anything.
+            || !self.has_room_to_recover(since.linked.len() as u64 + names))
     }
 
     /// The nodes that an fsync of this inode has to write, the inode last. Indirect nodes are not among them: recovery builds them
@@ -141,6 +143,10 @@ impl State {
         if self.is_pending || self.needs_checkpoint(ino)? {
             return Ok(false);
         }
+        // Contents that were inline until now: their data come first.
+        if self.blocks_dirty.range((ino, 0)..=(ino, u64::MAX)).next().is_some() {
+            return Ok(false);
+        }
         let nodes = self.nodes_to_sync(ino, kind);
         for (left, &nid) in (0..nodes.len()).rev().zip(&nodes) {
             let has_dentry =
@@ -150,6 +156,7 @@ impl State {
                 false => left == 0,
             };
             self.place_node(nid, NodeMarks { is_fsynced, has_dentry })?;
+            self.since.linked.insert(nid);
         }
         Ok(true)
     }
@@ -165,6 +172,9 @@ impl State {
     /// Whether a log can continue at its cursor; see [`Self::dodge`].
     fn is_free_from(&self, log: Log) -> bool {
         let cursor = self.logs[log.index()].cursor;
+        if u32::from(cursor.offset) >= SEGMENT_BLOCKS {
+            return false;
+        }
         let end = if cursor.fills_holes { cursor.offset + 1 } else { SEGMENT_BLOCKS as u16 };
         (cursor.offset..end).all(|offset| self.is_hole(cursor.segment, offset.into()))
     }

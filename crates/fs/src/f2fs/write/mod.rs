@@ -40,6 +40,8 @@ mod tests;
 
 use super::error::{Error, Result};
 use super::layout::checkpoint::Flags;
+use super::layout::superblock::Geometry;
+use super::layout::tables::{NatEntry, SitEntry};
 use super::layout::{Addr, Log, Nid, SegNo};
 use super::volume::Volume;
 use crate::boxed::Boxed;
@@ -174,6 +176,27 @@ impl Asked {
     }
 }
 
+/// Refuses tables that contradict themselves, before anything is written by them.
+fn check_tables(geometry: &Geometry, sit: &[SitEntry], nat: &BTreeMap<Nid, NatEntry>) -> Result<()> {
+    if let Some((&nid, _)) = nat.range(geometry.nid_end()..).next() {
+        return Err(Error::Corrupt(format!(
+            "node {nid} has an entry, expected one below {}",
+            geometry.nid_end()
+        )));
+    }
+    for (segment, entry) in sit.iter().enumerate() {
+        if entry.valid != entry.counted() || usize::from(entry.log) >= Log::ALL.len() {
+            return Err(Error::Corrupt(format!(
+                "segment {segment} of log {} has {} valid blocks, and its map has {}",
+                entry.log,
+                entry.valid,
+                entry.counted()
+            )));
+        }
+    }
+    Ok(())
+}
+
 impl F2fs {
     /// Mounts a volume for writing with the default options of Linux; see [`Self::mount_with`].
     pub async fn mount(port: Rc<dyn BlockPort>) -> Result<Self> {
@@ -284,12 +307,14 @@ impl F2fs {
         if let Some(written) = written {
             space.settle_written(&geometry, &checkpoint, &sit, written).map_err(Error::Corrupt)?;
         }
+        let nat = volume.nat_entries().await?;
+        check_tables(&geometry, &sit, &nat)?;
         Ok(State {
             superblock: volume.superblock().clone(),
             geometry,
             seed: volume.superblock().inode_checksum_seed(),
             area: Area::of(volume),
-            nat: volume.nat_entries().await?.into_iter().collect(),
+            nat: nat.into_iter().collect(),
             sit,
             space,
             logs,

@@ -232,7 +232,7 @@ impl F2fs {
                 for word in 0..NODE_WORDS {
                     let (index, addr) = (first + u64::from(word), Addr(node::word(&block, word)));
                     self.step(|state| state.adopt(ino, index, addr, adopted), &what).await?;
-                    end = if addr.is_place() { index + 1 } else { end };
+                    end = if addr.is_place() { end.max(index + 1) } else { end };
                 }
             }
         }

@@ -16,6 +16,8 @@ pub(super) struct Since {
     pub(super) renamed: BTreeSet<Nid>,
     /// Directories in which a name may refer to another file than recovery would assume.
     pub(super) reshaped: BTreeSet<Nid>,
+    /// Nodes that belong to the chain of synced ones: recovery writes each of them anew, once.
+    pub(super) linked: BTreeSet<Nid>,
     /// Number of blocks that were taken, even if they were given back.
     pub(super) taken: u64,
     /// During recovery on append segments: numbers of the synced nodes by inode and place in it. Summaries that cannot be written again

@@ -14,7 +14,7 @@
 use super::super::layout::bytes::{block_bit, set_block_bit};
 use super::super::layout::checkpoint::{Cursor, Flags};
 use super::super::layout::summary::{Owner, Summary};
-use super::super::layout::{Addr, Geometry, Log, SEGMENT_BLOCKS, SegNo};
+use super::super::layout::{Addr, Geometry, Log, Nid, SEGMENT_BLOCKS, SegNo};
 use super::options::PlantedBug;
 use super::segments::{Kept, Map, ones};
 use super::state::{OpenLog, State};
@@ -59,6 +59,15 @@ impl State {
     pub(super) fn check_room(&self, blocks: u64) -> Step<()> {
         let room = self.checkpoint.user_blocks - self.valid_blocks.min(self.checkpoint.user_blocks);
         if blocks <= room { Ok(()) } else { Err(Errno::ENOSPC.into()) }
+    }
+
+    /// Whether a name may be made, of a new inode or not: room for its blocks, and numbers for those that are nodes.
+    pub(super) fn check_names(&self) -> Step<()> {
+        self.check_room(NAMES_BLOCKS)?;
+        // Numbers below the root's are nobody's, and those of freed nodes wait for a checkpoint.
+        let used = u64::from(self.valid_nodes) + (self.since.freed.len() + self.since.chained.len()) as u64;
+        let numbers = u64::from(self.geometry.nid_end().0 - Nid::ROOT.0);
+        if used + NAMES_BLOCKS <= numbers { Ok(()) } else { Err(Errno::ENOSPC.into()) }
     }
 
     /// Percentage of the blocks available to users that are in use.
@@ -299,6 +308,14 @@ impl State {
     /// Numbers of blocks that a checkpoint would write now: nodes, and blocks of directories.
     fn unwritten(&self) -> (u32, u32) {
         (self.dirty.len() as u32, self.blocks_dirty.len() as u32)
+    }
+
+    /// Whether free sections have room for the checkpoint of a recovery that writes so many blocks. The checkpoint of a mount needs no more:
+    /// what waits for one now is lost with the power.
+    pub(super) fn has_room_to_recover(&self, blocks: u64) -> bool {
+        // The logs of nodes and of directories take a section each that they do not fill.
+        let sections = blocks / u64::from(self.section_blocks()) + 2;
+        blocks < u64::from(self.section_blocks()) || sections <= u64::from(self.space.free.sections())
     }
 
     /// Whether logs fill holes instead of taking free segments.

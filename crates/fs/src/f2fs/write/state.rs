@@ -192,7 +192,8 @@ impl State {
     /// Frees a node. `ino` is its inode, whose count of blocks changes unless it is the node itself.
     pub(super) fn free_node(&mut self, nid: Nid, ino: Nid) -> Step<()> {
         if nid != ino {
-            self.inode_mut(ino)?.blocks -= 1;
+            let inode = self.inode_mut(ino)?;
+            inode.blocks = inode.blocks.checked_sub(1).ok_or(Errno::EUCLEAN)?;
             self.since.shrunk.insert(ino);
         }
         if let Some(entry) = self.nat.get_mut(&nid) {
@@ -207,8 +208,9 @@ impl State {
         self.dirty.remove(&(ino, nid));
         self.only_times.remove(&nid);
         self.since.freed.insert(nid);
-        self.valid_nodes -= 1;
-        self.valid_blocks -= 1;
+        // A hostile volume may have counted fewer.
+        self.valid_nodes = self.valid_nodes.saturating_sub(1);
+        self.valid_blocks = self.valid_blocks.saturating_sub(1);
         self.changed = true;
         Ok(())
     }
@@ -369,8 +371,26 @@ impl State {
         if addr != Addr::NULL {
             self.set_address_in(ino, nid, at, Addr::NULL)?;
             self.release_block(addr);
-            self.valid_blocks -= 1;
-            self.inode_mut(ino)?.blocks -= 1;
+            self.valid_blocks = self.valid_blocks.saturating_sub(1);
+            let inode = self.inode_mut(ino)?;
+            inode.blocks = inode.blocks.checked_sub(1).ok_or(Errno::EUCLEAN)?;
+        }
+        Ok(())
+    }
+
+    /// Turns the blocks of a range into holes. Nodes stay.
+    pub(super) fn free_blocks(&mut self, ino: Nid, (first, end): (u64, u64)) -> Step<()> {
+        let addresses = self.inode(ino)?.address_count();
+        let mut index = first;
+        while index < end
+            && let Some(path) = Path::to(index, addresses)
+        {
+            if self.slot(ino, index, false)?.is_some() {
+                self.free_block(ino, index)?;
+                index += 1;
+            } else {
+                index = self.hole_end(ino, index, &path)?;
+            }
         }
         Ok(())
     }
@@ -508,7 +528,7 @@ impl State {
             self.free_node(xattr, ino)?;
         }
         self.free_node(ino, ino)?;
-        self.valid_inodes -= 1;
+        self.valid_inodes = self.valid_inodes.saturating_sub(1);
         self.orphans.remove(&ino);
         Ok(())
     }

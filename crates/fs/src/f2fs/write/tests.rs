@@ -1,19 +1,22 @@
 //! Tests of rules about free space, and about the pace of cleaning, that few volumes reach.
 
 use super::super::layout::checkpoint::ORPHANS_PER_BLOCK;
-use super::super::layout::node::{Footer, NODE_WORDS};
+use super::super::layout::node::{Footer, NODE_WORDS, inline};
 use super::super::layout::summary::Summary;
-use super::super::layout::{Log, Nid, SEGMENT_BLOCKS, SegNo};
+use super::super::layout::tables::{NatEntry, SitEntry};
+use super::super::layout::{Addr, Log, Nid, SEGMENT_BLOCKS, SegNo};
 use super::super::{Options, mkfs};
-use super::F2fs;
 use super::area::PACK_OTHERS;
 use super::by_nid::DirtyNodes;
 use super::checkpoint::is_indirect;
 use super::fs::LINKS_MAX;
 use super::state::State;
+use super::{F2fs, check_tables};
+use crate::engine::Nodes as _;
 use crate::port::{Image, block_on};
-use crate::vfs::{Errno, Fs, Kind, NewAcls, NewNode, Timestamp};
+use crate::vfs::{Errno, Fs, Ino, Kind, NewAcls, NewNode, SyncKind, Timestamp};
 use flashweir_core::Duration;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 fn mounted(mib: u64) -> F2fs {
@@ -239,4 +242,85 @@ fn checkpoints_in_the_background_come_when_they_are_due() {
     assert_eq!((turn(1_120), begun()), (seconds(60), first + 2), "one was made in between");
     make(b"three", 1_130);
     assert_eq!((turn(1_180), begun()), (seconds(60), first + 3));
+}
+
+fn file(fs: &F2fs, name: &'static [u8]) -> Nid {
+    let (kind, now) = (Kind::File, Timestamp::default());
+    let node = NewNode { kind, mode: 0o644, uid: 0, gid: 0, now, acls: NewAcls::default() };
+    Nid(block_on(fs.create(fs.root(), name, &node)).unwrap().ino.0 as u32)
+}
+
+/// While an fsync waits, another task may move contents out of the inode: they are in no block yet, and the inode does not have them any
+/// more. The fsync has to begin again; it made a hole durable.
+#[test]
+fn regression_an_inode_is_not_synced_before_what_was_inline() {
+    let fs = mounted(64);
+    let ino = file(&fs, b"inline");
+    block_on(fs.checkpoint()).unwrap();
+    let mut state = fs.state.borrow_mut();
+    let inode = state.inode_mut(ino).unwrap();
+    inode.inline_bytes_mut()[..5].copy_from_slice(b"hello");
+    (inode.inline, inode.size) = (inode.inline | inline::DATA | inline::DATA_EXIST, 5);
+    state.make_blocks(ino).unwrap();
+    assert!(!state.link(ino, SyncKind::All).unwrap());
+    state.place_blocks(ino).unwrap();
+    assert!(state.link(ino, SyncKind::All).unwrap());
+}
+
+/// Between the removal of a file's last name and its end nobody can open it: its number goes to another file.
+#[test]
+fn regression_a_file_that_is_being_freed_cannot_be_opened() {
+    let fs = mounted(64);
+    let (gone, held) = (file(&fs, b"gone"), file(&fs, b"held"));
+    let at = |nid: Nid| Ino(nid.0.into());
+    block_on(fs.hold(at(held))).unwrap();
+    for name in [b"gone", b"held"] {
+        let _ = fs.state.borrow_mut().unlink(Nid::ROOT, name, Timestamp::default()).unwrap();
+    }
+    assert_eq!(block_on(fs.hold(at(gone))).unwrap_err(), Errno::ESTALE);
+    // Whoever has it open may open it again.
+    block_on(fs.hold(at(held))).unwrap();
+}
+
+/// What tables say is checked before anything is written by them.
+#[test]
+fn tables_that_contradict_themselves_are_refused() {
+    let fs = mounted(64);
+    let state = fs.state.borrow();
+    let mut nat = BTreeMap::from([(Nid(5), NatEntry { version: 0, ino: Nid(5), addr: Addr::NEW })]);
+    check_tables(&state.geometry, &state.sit, &nat).unwrap();
+    let refused = |sit: &[SitEntry], nat: &BTreeMap<Nid, NatEntry>| {
+        check_tables(&state.geometry, sit, nat).unwrap_err().to_string()
+    };
+    for damage in [
+        (|entry: &mut SitEntry| entry.valid += 1) as fn(&mut SitEntry),
+        |entry| entry.map[63] ^= 1,
+        |entry| entry.log = 6,
+    ] {
+        let mut sit = state.sit.clone();
+        damage(&mut sit[3]);
+        assert!(refused(&sit, &nat).contains("segment 3 of log"), "{}", refused(&sit, &nat));
+    }
+    for nid in [state.geometry.nid_end(), Nid(u32::MAX)] {
+        nat.insert(nid, NatEntry { version: 0, ino: nid, addr: Addr::NEW });
+        assert!(refused(&state.sit, &nat).contains("has an entry"));
+        nat.remove(&nid);
+    }
+}
+
+/// A hole is punched into a sparse file by its nodes and not page by page: this would take hours.
+#[test]
+fn a_hole_in_a_large_sparse_file_is_punched_at_once() {
+    let fs = mounted(64);
+    let ino = file(&fs, b"sparse");
+    let pages = 1_000_000_000;
+    let mut state = fs.state.borrow_mut();
+    state.inode_mut(ino).unwrap().size = pages * 4096;
+    for index in [0, 1, 5_000_000, pages - 1] {
+        state.reserve(ino, index).unwrap();
+    }
+    state.free_blocks(ino, (1, pages)).unwrap();
+    let is_there = |state: &mut State, index| state.address(ino, index).unwrap() != Addr::NULL;
+    assert!(is_there(&mut state, 0));
+    assert!([1, 5_000_000, pages - 1].into_iter().all(|index| !is_there(&mut state, index)));
 }
