@@ -237,6 +237,13 @@ impl Streams {
         epochs.filter(|epoch| self.counts() && epoch.members > 0).map(|epoch| epoch.first_seq).min()
     }
 
+    /// The first sequence numbers of the epochs that never become complete, since their streams lost a member.
+    pub fn failed_since(&self) -> impl Iterator<Item = u64> + '_ {
+        let failed = self.streams.values().filter(|stream| stream.failed);
+        let epochs = failed.filter_map(|stream| stream.epochs.front());
+        epochs.filter(|epoch| self.counts() && epoch.members > 0).map(|epoch| epoch.first_seq)
+    }
+
     /// A stream that lost a member; only a power cycle resets it.
     pub fn failed(&self) -> Option<StreamId> {
         self.streams.iter().find(|(_, stream)| stream.failed).map(|(id, _)| *id)

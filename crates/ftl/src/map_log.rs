@@ -336,6 +336,15 @@ impl MapLog {
         None
     }
 
+    /// Most streams with epochs: a checkpoint has a record of each.
+    pub fn streams_max(&self) -> usize {
+        match self.pages_per_region as usize * self.records_per_page {
+            // A device that keeps no metadata.
+            0 => usize::MAX,
+            records => (records / 16).max(16),
+        }
+    }
+
     /// Notes the records of a checkpoint that is about to be written.
     pub fn note_checkpoint(&mut self, records: &[Record]) {
         self.contents = records.iter().filter(|record| matches!(record, Record::Content(_))).count();

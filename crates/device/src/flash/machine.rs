@@ -411,6 +411,11 @@ impl<J: Copy> Machine<J> {
         works || station.suspended.is_some()
     }
 
+    /// The same of any station.
+    pub(crate) fn is_any_programming(&self) -> bool {
+        (0..self.stations.len()).any(|station| self.is_programming(StationId(station as u32)))
+    }
+
     /// The operations that the station's array executes.
     #[inline]
     pub(crate) fn working(&self, station: StationId) -> impl Iterator<Item = OpId> + use<J> {
@@ -629,7 +634,7 @@ impl<J: Copy> Machine<J> {
         let generation = station.generation;
         let several = u64::from(batch.len > 1);
         self.metrics.multi_plane_commands += several;
-        if matches!(first.class, Class::Write | Class::Placed) {
+        if matches!(first.class, Class::Write | Class::Placed) && first.purpose != Purpose::Filler {
             self.metrics.host_programs += 1;
             self.metrics.host_multi_plane_programs += several;
         }

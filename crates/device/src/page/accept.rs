@@ -339,6 +339,15 @@ impl PageFtl {
     pub(super) fn accept_trim(&mut self, cx: &mut Cx, at: u32) -> bool {
         loop {
             if self.log.is_congested() {
+                if self.is_congested_for_good(cx) {
+                    let (Op::Trim { lba, .. } | Op::WriteZeroes { lba, .. }) =
+                        cx.front.commands.get(at).command.op
+                    else {
+                        unreachable!("a deallocation")
+                    };
+                    self.fail_to_accept(cx, at, lba);
+                    return true;
+                }
                 self.hasten_log(cx);
                 return false;
             }
@@ -348,6 +357,17 @@ impl PageFtl {
                 Piece::Waits => return false,
             }
         }
+    }
+
+    /// Whether no checkpoint will ever cover the changes in the congested log, because they are newer than something that never becomes
+    /// stable: a version that is stuck, or the member of a stream that has failed.
+    pub(super) fn is_congested_for_good(&self, cx: &Cx) -> bool {
+        if !cx.front.read_only {
+            return false;
+        }
+        let stuck = self.buffer.iter().map(|(_, slot)| slot).filter(|slot| slot.stuck).map(|slot| slot.seq);
+        let first = stuck.chain(self.orders.failed_since()).min();
+        first.is_some_and(|seq| self.log.recent[0].0.seq() >= seq)
     }
 
     /// Makes room in the congested log: everything that holds back the horizon goes to the medium, and the next checkpoint covers

@@ -60,10 +60,16 @@ impl PageFtl {
         self.space.filling[at] = (!is_full).then_some(page);
     }
 
-    /// Releases full and urgent pages to the machine.
+    /// Releases full and urgent pages to the machine, oldest first: what an epoch replaces is kept until the earlier ones are stable.
     pub(super) fn release_pages(&mut self, cx: &mut Cx) {
-        while let Some(page) = self.space.to_release.pop() {
-            self.release_page(cx, page);
+        while !self.space.to_release.is_empty() {
+            let mut pages = std::mem::take(&mut self.space.to_release);
+            pages.drain(..).for_each(|page| self.release_page(cx, page));
+            // Its memory is used again, unless releasing pages has made others full.
+            if self.space.to_release.is_empty() {
+                self.space.to_release = pages;
+                return;
+            }
         }
     }
 

@@ -173,8 +173,12 @@ impl PageFtl {
         let no_room = |frontier| self.space.offer(&cx.flash.blocks, plane, frontier).is_none();
         let survivors_wait =
             cx.flash.machine.has_waiting_program(plane, Frontier::Gc) && no_room(Frontier::Gc);
-        // A collection that waits for translation pages may make room yet.
-        let may_collect = collection.victim.is_some() || self.is_map_crowded() || self.has_put_off(plane);
+        // A collection that waits for translation pages may make room yet, and so may the record of a deallocation, and the end of a program
+        // for which epochs keep what they replace.
+        let may_be_freed = self.log.pinned().next().is_some()
+            || self.orders.kept() > 0 && cx.flash.machine.is_any_programming();
+        let may_collect =
+            collection.victim.is_some() || self.is_map_crowded() || self.has_put_off(plane) || may_be_freed;
         // Room that is left to another namespace is there.
         let leaves_room = self.space.leave[plane.index()] > 0;
         let nothing_to_collect = !may_collect && !leaves_room && self.space.user_frontiers().any(no_room);

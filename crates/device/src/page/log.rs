@@ -161,6 +161,9 @@ impl PageFtl {
         self.orders_advanced();
         self.work.set(Due::Flushes);
         self.work.set(Due::Admit);
+        if self.may_get_stuck(cx) {
+            (0..cx.geometry.planes()).for_each(|plane| self.work.check_stuck(PlaneId(plane)));
+        }
         for plane in 0..self.collections.len() {
             if std::mem::take(&mut self.collections[plane].waits_for_log) {
                 self.work.collect_step(PlaneId(plane as u32));
@@ -219,7 +222,7 @@ impl PageFtl {
         let pages = images.len() as u32;
         // The pending summaries describe blocks that the checkpoint vouches for; the pending deallocations are part of it.
         self.log.pending.clear();
-        self.log.wanted = false;
+        (self.log.wanted, self.log.wants_checkpoint) = (false, false);
         self.log.writing = Writing::Checkpoint {
             pages_left: pages,
             horizon,

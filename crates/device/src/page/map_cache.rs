@@ -43,6 +43,8 @@ pub(super) struct MapPage {
     pub(super) number: u64,
     /// Whether a checkpoint or a record in the log may name that place.
     pub(super) is_named: bool,
+    /// Whether it is in the list of pages with late changes.
+    is_late: bool,
     stay: Stay,
     previous: u32,
     next: u32,
@@ -157,6 +159,7 @@ impl MapCache {
             place: None,
             number: 0,
             is_named: false,
+            is_late: false,
             stay: Stay::Absent,
             previous: NONE,
             next: NONE,
@@ -287,7 +290,7 @@ impl MapCache {
         }
         if is_new {
             self.late += 1;
-            if page.changes == 1 && page.stay == Stay::Absent {
+            if page.changes == 1 && page.stay == Stay::Absent && !std::mem::replace(&mut page.is_late, true) {
                 self.late_pages.push_back(number);
             }
         }
@@ -311,6 +314,7 @@ impl MapCache {
                 return Some(page);
             }
             self.late_pages.pop_front();
+            self.pages[page as usize].is_late = false;
         }
         None
     }
@@ -363,7 +367,7 @@ impl MapCache {
         debug_assert_eq!(state.stay, Stay::Leaving);
         state.stay = Stay::Absent;
         state.leaving = None;
-        if state.changes > 0 {
+        if state.changes > 0 && !std::mem::replace(&mut state.is_late, true) {
             self.late_pages.push_back(page);
         }
         self.leaving -= 1;

@@ -26,17 +26,28 @@ use super::work::Due;
 use crate::config::PersistPolicy;
 use crate::planted::PlantedBug;
 use flashweir_core::command::StreamId;
-use flashweir_core::{DeviceError, Order, Ppa};
+use flashweir_core::{DeviceError, Op, Order, Ppa};
 use flashweir_ftl::BlockId;
 use flashweir_ftl::epochs::{EPOCHS_MAX, Kept};
 use flashweir_ftl::recovery::{MEMBERS_MAX, Member, UNKNOWN_DISTANCE};
 use std::collections::BTreeSet;
 
 impl PageFtl {
+    /// Refuses a stream more than a checkpoint of the map has room for: it has a record of each stream that was ever used.
+    pub(super) fn check_streams(&self, cx: &Cx, id: StreamId) -> Result<(), DeviceError> {
+        let streams = &self.orders.streams;
+        match cx.front.keeps_order && !streams.contains_key(&id) && streams.len() >= self.log.streams_max() {
+            true => Err(DeviceError::InvalidField("a stream more than the map log has room for")),
+            false => Ok(()),
+        }
+    }
+
     /// Refuses a command of a stream that lost a member, and takes it out of its turn; returns false if the command is not refused.
     pub(super) fn refuse_failed(&mut self, cx: &mut Cx, at: u32) -> bool {
         let Some(id) = cx.stream_of(at) else { return false };
-        if !self.orders.streams.get(&id).is_some_and(|stream| stream.failed) {
+        if matches!(cx.front.commands.get(at).command.op, Op::Read { .. })
+            || !self.orders.streams.get(&id).is_some_and(|stream| stream.failed)
+        {
             return false;
         }
         self.give_up_share(cx, at);
@@ -95,7 +106,9 @@ impl PageFtl {
                     self.place(cx, slot, true);
                 }
             }
-            (None, Some(stream)) => self.join(cx, slot, stream),
+            (None, Some(stream)) => {
+                self.join(cx, slot, stream);
+            }
             (Some((_, epoch)), Some(stream)) => {
                 self.buffer.slot_mut(slot).orderless = false;
                 let open = self.orders.streams.get(&stream).map_or(1, |stream| stream.open);
@@ -104,17 +117,18 @@ impl PageFtl {
                     return;
                 }
                 let of = self.orders.streams.entry(stream).or_default();
-                let earlier = of.epoch(epoch);
-                earlier.left -= 1;
-                earlier.fused_to = earlier.fused_to.max(open);
+                of.epoch(epoch).left -= 1;
                 cx.metrics.epochs_fused += 1;
-                self.join(cx, slot, stream);
+                // Not the one that was open, if that has no room for another member.
+                let joined = self.join(cx, slot, stream);
+                let earlier = self.orders.streams.entry(stream).or_default().epoch(epoch);
+                earlier.fused_to = earlier.fused_to.max(joined);
             }
         }
     }
 
-    /// Makes a version a member of the open epoch of its stream.
-    pub(super) fn join(&mut self, cx: &mut Cx, slot: u32, id: StreamId) {
+    /// Makes a version a member of the open epoch of its stream; returns its number.
+    pub(super) fn join(&mut self, cx: &mut Cx, slot: u32, id: StreamId) -> u32 {
         let seq = self.buffer.slot(slot).seq;
         let epoch = self.add_member(id, seq);
         self.orders.streams.entry(id).or_default().epoch(epoch).slots.push(slot);
@@ -122,6 +136,7 @@ impl PageFtl {
         (version.member, version.orderless) = (Some((id, epoch)), false);
         cx.metrics.ordered_units += 1;
         self.hold_back(cx, slot);
+        epoch
     }
 
     fn add_member(&mut self, id: StreamId, seq: u64) -> u32 {

@@ -71,6 +71,14 @@ impl PageFtl {
     /// Accepts a SHARE; returns true when it has left the queue, accepted or refused.
     pub(super) fn accept_share(&mut self, cx: &mut Cx, at: u32) -> bool {
         if self.log.is_congested() {
+            if self.is_congested_for_good(cx) {
+                self.give_up_share(cx, at);
+                let active = cx.front.commands.get_mut(at);
+                active.left = active.left.max(1);
+                active.error = Some(DeviceError::ReadOnly);
+                cx.part_done(at);
+                return true;
+            }
             self.hasten_log(cx);
             return false;
         }

@@ -35,6 +35,10 @@ impl Owners {
                 self.tags.push(*tag);
             }
         }
+        if self.any || self.tags.len() > TAGS_MAX {
+            self.any = true;
+            self.tags.clear();
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
