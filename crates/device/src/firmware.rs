@@ -51,6 +51,11 @@ pub(crate) trait Firmware: Clone + Debug + Sized {
     /// Refuses a command that the device cannot execute, before anything has changed.
     fn check(&self, cx: &Cx<Self::Job>, command: &Command) -> Result<(), DeviceError>;
 
+    /// Number of programs that wait for a plane that was given up: they never begin.
+    fn stranded(&self, _cx: &Cx<Self::Job>) -> usize {
+        0
+    }
+
     /// A command was refused and is about to complete.
     fn refused(&mut self, cx: &mut Cx<Self::Job>, at: u32);
 

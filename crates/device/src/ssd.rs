@@ -119,7 +119,8 @@ impl<F: Firmware> Ssd<F> {
 
     /// Whether the device has no command and no flash operation under way.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.cx.front.commands.len() == 0 && self.cx.flash.machine.in_flight() == 0
+        let waits = || self.cx.flash.machine.in_flight() - self.firmware.stranded(&self.cx);
+        self.cx.front.commands.len() == 0 && waits() == 0
     }
 
     /// Sets the clock of a quiet device to zero, so that it can be used in another world.

@@ -404,6 +404,12 @@ impl<J: Copy> Machine<J> {
         waiting.any(|op| self.op(*op).frontier == Some(frontier))
     }
 
+    /// Number of programs that wait for the plane.
+    pub(crate) fn waiting_programs(&self, plane: PlaneId) -> usize {
+        let (station, plane) = (&self.stations[self.station_of(plane)], self.nth_plane(plane));
+        station.writes[plane].len() + station.gc_writes[plane].len()
+    }
+
     /// Whether the station is programming or erasing, or has suspended such an operation.
     pub(crate) fn is_programming(&self, station: StationId) -> bool {
         let station = &self.stations[station];

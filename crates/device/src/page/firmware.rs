@@ -78,6 +78,11 @@ impl Firmware for PageFtl {
         if changes && cx.front.read_only { Err(DeviceError::ReadOnly) } else { Ok(()) }
     }
 
+    fn stranded(&self, cx: &Cx) -> usize {
+        let dead = (0..).map(PlaneId).zip(&self.dead_planes).filter(|(_, is_dead)| **is_dead);
+        dead.map(|(plane, _)| cx.flash.machine.waiting_programs(plane)).sum()
+    }
+
     fn refused(&mut self, cx: &mut Cx, at: u32) {
         self.note_refused(cx, at);
     }
