@@ -46,6 +46,8 @@ const NAMED: usize = 3;
   weir explain job.fio --device qblke --host-ftl pblk                      what the host FTL takes of it
   weir explain scenarios/first-look.toml --output json
 
+The state of the device, --seed, --device, --block-layer and --host-ftl are for job files: a scenario has its own.
+
 The same run as under `weir fio` or `weir run`, with every nanosecond of every request accounted for. Where a request has \
 several parts, the chain that ended last counts: what it waited for, back to its arrival. Rows add up to the latency. \
 `die busy with` says what the die did instead; `plane out of room` is host data that wait for garbage collection; below \

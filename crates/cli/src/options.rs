@@ -201,9 +201,25 @@ impl StateArgs {
     /// The state that is asked for of these devices. Errors: a value without meaning, or one that has no effect.
     pub(crate) fn of(&self, devices: &[DeviceConfig]) -> Outcome<Precondition> {
         let Self { precondition, fill, overwrite, pattern } = *self;
+        let given = given(fill, overwrite, pattern);
+        if let Some(device) = devices.iter().find(|device| device.firmware == FirmwareKind::Append)
+            && let Some(option) = given
+        {
+            let name = &device.name;
+            return Err(Failure::Usage(format!(
+                "{option} has no meaning for {name}, whose segments are empty until a job writes them: expected no {option}"
+            )));
+        }
         let mode = precondition.unwrap_or_else(|| default_precondition(devices));
         state(mode, fill, overwrite, pattern)
     }
+}
+
+/// The first of these options that is given.
+fn given(fill: Option<f64>, overwrite: Option<f64>, pattern: Option<PatternArg>) -> Option<&'static str> {
+    let options =
+        [("--fill", fill.is_some()), ("--overwrite", overwrite.is_some()), ("--pattern", pattern.is_some())];
+    options.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
 }
 
 /// The state that options ask for. Errors: a value without meaning, or one that has no effect.
@@ -213,9 +229,7 @@ pub(crate) fn state(
     overwrite: Option<f64>,
     pattern: Option<PatternArg>,
 ) -> Outcome<Precondition> {
-    let given =
-        [("--fill", fill.is_some()), ("--overwrite", overwrite.is_some()), ("--pattern", pattern.is_some())];
-    if let (PreconditionArg::None, Some((option, _))) = (mode, given.iter().find(|(_, given)| *given)) {
+    if let (PreconditionArg::None, Some(option)) = (mode, given(fill, overwrite, pattern)) {
         return Err(Failure::Usage(format!(
             "{option} needs a device that was written to: expected --precondition instant or age-by-writing"
         )));

@@ -86,11 +86,14 @@ pub(crate) fn show(socket: &Path, cancel: &AtomicBool, ended: &Receiver<()>) -> 
     Ok(())
 }
 
-/// A picture whose lines end in the clearing of what was there, with no line more than the terminal has: otherwise it scrolls.
+/// A picture whose lines end in the clearing of what was there, cut to the terminal's size: otherwise it scrolls.
 fn clipped(picture: &str) -> String {
-    let rows = rustix::termios::tcgetwinsize(std::io::stdout()).map_or(0, |size| usize::from(size.ws_row));
+    let size = rustix::termios::tcgetwinsize(std::io::stdout());
+    let (rows, columns) = size.map_or((0, 0), |size| (usize::from(size.ws_row), usize::from(size.ws_col)));
     let rows = if rows > 1 { rows - 1 } else { usize::MAX };
-    picture.lines().take(rows).map(|line| format!("{line}\x1b[K\n")).collect()
+    let columns = if columns > 0 { columns } else { usize::MAX };
+    let line = |line: &str| line.chars().take(columns).chain("\x1b[K\n".chars()).collect::<String>();
+    picture.lines().take(rows).map(line).collect()
 }
 
 /// The other screen of the terminal, without a cursor.

@@ -362,7 +362,7 @@ pub const OWNERS_PER_PAGE: usize = 2;
 #[serde(deny_unknown_fields, default)]
 pub struct ShareConfig {
     /// Most units that are shared at a time; 0 is a device without the command. Twice as many pages may have them. Where the table is
-    /// full, the device copies.
+    /// full, the device copies, or refuses what a checkpoint could not name.
     pub pages: u32,
     /// Most mapping units that one command remaps.
     pub batch: u32,

@@ -12,7 +12,7 @@ use flashweir_ftl::map_log::recent_records_max;
 use flashweir_ftl::map_page;
 use flashweir_ftl::map_records::records_per_page;
 
-/// Longest time of one operation.
+/// Longest time of one operation, so that no sum of times overflows.
 const TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// The error for a key of the configuration whose value is wrong.
@@ -69,7 +69,7 @@ impl DeviceConfig {
         }
         let has_segments = matches!(self.firmware, FirmwareKind::Append | FirmwareKind::PageAndAppend);
         if !has_segments && self.append != AppendConfig::default() {
-            return bad("[append]", "not empty", "firmware = \"append\" or \"page-and-append\"");
+            return bad("[append]", "set", "firmware = \"append\" or \"page-and-append\"");
         }
         if let Some(protected) = self.buffer.protected
             && self.buffer.mode != BufferMode::PowerLossProtected

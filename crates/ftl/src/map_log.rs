@@ -111,6 +111,8 @@ pub struct MapLog {
     contents: usize,
     /// Claims since then, of which the next one names those that are not superseded.
     claims: usize,
+    /// Units that were claimed, deallocated or programmed since then: so many contents may be gone.
+    changes: usize,
     /// What is being written.
     pub writing: Writing,
     /// Contents of its pages.
@@ -159,6 +161,7 @@ impl MapLog {
             recent_more: 0,
             contents: 0,
             claims: 0,
+            changes: 0,
             writing: Writing::Nothing,
             images: Vec::new(),
             wanted: false,
@@ -203,6 +206,10 @@ impl MapLog {
         let are_earlier_durable = self.last_change <= self.durable_changes();
         self.last_change = change.seq();
         self.claims += change.claims().len();
+        self.changes += match &change {
+            Change::Trim(trim) => trim.count as usize,
+            Change::Share(share) => share.claims.len(),
+        };
         self.pending.extend(change_records(&change, member));
         self.recent_more += more_records(&change, member);
         self.recent.push((change, member));
@@ -301,6 +308,7 @@ impl MapLog {
         units: impl Iterator<Item = (Record, Option<Member>)>,
     ) {
         let units: Vec<Record> = units.flat_map(|(unit, member)| with_member(unit, member)).collect();
+        self.changes += units.len();
         self.pending.push(Record::Summary { block, opened, units: units.len() as u64 });
         self.pending.extend(units);
     }
@@ -317,17 +325,18 @@ impl MapLog {
             >= recent_records_max(self.pages_per_region, self.records_per_page)
     }
 
-    /// Whether a checkpoint of `mappings` pages has room for the contents of `more` claims, beside the changes of a congested log and a
-    /// sixteenth of the region for groups behind it; `None` if a checkpoint has to count them first, for which it asks.
-    pub fn has_room_for_contents(&mut self, mappings: u64, more: usize) -> Option<bool> {
+    /// Whether a checkpoint of `mappings` pages has room for the contents of `more` claims, beside the changes of a congested log, a SHARE
+    /// of `batch` records that was accepted last, and a sixteenth of the region for groups behind it; `None` if a checkpoint has to
+    /// count them first, for which it asks.
+    pub fn has_room_for_contents(&mut self, mappings: u64, more: usize, batch: usize) -> Option<bool> {
         let records = self.pages_per_region as usize * self.records_per_page;
-        let (congested, spare) = (records / 4, records / 16);
+        let (congested, spare) = (records / 4 + batch, records / 16);
         let room = records.saturating_sub(mappings as usize + congested + spare);
         if self.contents + self.claims + more <= room {
             return Some(true);
         }
         // It costs a whole region.
-        if self.claims < spare {
+        if self.changes < spare {
             return Some(false);
         }
         if !matches!(self.writing, Writing::Erasing { .. }) {
@@ -348,7 +357,7 @@ impl MapLog {
     /// Notes the records of a checkpoint that is about to be written.
     pub fn note_checkpoint(&mut self, records: &[Record]) {
         self.contents = records.iter().filter(|record| matches!(record, Record::Content(_))).count();
-        self.claims = 0;
+        (self.claims, self.changes) = (0, 0);
     }
 
     /// Whether anything may have to be written or checked.

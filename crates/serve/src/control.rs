@@ -199,7 +199,7 @@ pub fn ask(path: &Path, ask: &Ask) -> Result<Reply, ControlError> {
     BufReader::new(stream).read_until(b'\n', &mut line).map_err(|error| failed("no answer", error))?;
     if line.starts_with(b"NBDMAGIC") {
         return Err(ControlError(format!(
-            "{name}: the socket of a disk, and its server has no control socket beside it: expected that one"
+            "{name}: an NBD socket without a control socket beside it: expected the server's control socket (--control)"
         )));
     }
     let line = String::from_utf8_lossy(&line);

@@ -122,7 +122,7 @@ impl ParallelServer {
         self.disk.as_ref().expect("the power is on")
     }
 
-    /// Counters since the server began, over all power cuts.
+    /// Counters since the server began, over all power cuts; requests that a cut interrupts may be missing.
     pub fn metrics(&self) -> ThreadsMetrics {
         let mut sum = self.counted;
         sum.add(&self.disk().metrics());

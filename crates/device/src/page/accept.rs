@@ -340,12 +340,7 @@ impl PageFtl {
         loop {
             if self.log.is_congested() {
                 if self.is_congested_for_good(cx) {
-                    let (Op::Trim { lba, .. } | Op::WriteZeroes { lba, .. }) =
-                        cx.front.commands.get(at).command.op
-                    else {
-                        unreachable!("a deallocation")
-                    };
-                    self.fail_to_accept(cx, at, lba);
+                    Self::refuse_change(cx, at);
                     return true;
                 }
                 self.hasten_log(cx);
@@ -368,6 +363,15 @@ impl PageFtl {
         let stuck = self.buffer.iter().map(|(_, slot)| slot).filter(|slot| slot.stuck).map(|slot| slot.seq);
         let first = stuck.chain(self.orders.failed_since()).min();
         first.is_some_and(|seq| self.log.recent[0].0.seq() >= seq)
+    }
+
+    /// Refuses the rest of a deallocation, or a SHARE, on a device that takes no more of them.
+    pub(super) fn refuse_change(cx: &mut Cx, at: u32) {
+        let active = cx.front.commands.get_mut(at);
+        // One that was not accepted has no parts.
+        active.left = active.left.max(1);
+        active.error = Some(DeviceError::ReadOnly);
+        cx.part_done(at);
     }
 
     /// Makes room in the congested log: everything that holds back the horizon goes to the medium, and the next checkpoint covers

@@ -15,6 +15,7 @@ use crate::flash::{Frontier, Placer};
 use flashweir_core::index::Idx;
 use flashweir_core::{Address, DeviceError};
 use flashweir_ftl::PlaneId;
+use flashweir_ftl::map_log::Pin;
 
 impl PageFtl {
     /// Closes the block of a failed program, which is to be emptied.
@@ -129,7 +130,13 @@ impl PageFtl {
             false => ftl.is_stuck(cx, plane),
             true => (0..planes).all(|plane| ftl.is_stuck(cx, PlaneId(plane))),
         };
-        if !stuck(self, cx) || self.dead_planes[plane.index()] {
+        if self.dead_planes[plane.index()] {
+            return;
+        }
+        if !stuck(self, cx) {
+            if self.is_without_room(cx, plane) && self.has_pins(cx, plane) {
+                self.want_log();
+            }
             return;
         }
         if self.give_up_copies(cx) {
@@ -169,16 +176,37 @@ impl PageFtl {
 
     /// Whether nothing can be written to the plane and nothing under way can change that.
     fn is_stuck(&self, cx: &Cx, plane: PlaneId) -> bool {
+        // The end of another plane's program may end an epoch, and free what that keeps here.
+        let may_be_freed = || self.keeps_in(cx, plane) && cx.flash.machine.is_any_programming();
+        self.is_without_room(cx, plane) && !self.has_pins(cx, plane) && !may_be_freed()
+    }
+
+    /// Whether the record of a deallocation would free units of the plane.
+    fn has_pins(&self, cx: &Cx, plane: PlaneId) -> bool {
+        self.log.pinned().any(|pin| {
+            let place = match pin {
+                Pin::Place(place) => place,
+                Pin::Owner { vpid, .. } => self.virtual_pages.place(vpid),
+            };
+            cx.geometry.plane_of(cx.flash.blocks.block(place)) == plane
+        })
+    }
+
+    /// Whether epochs keep units of the plane.
+    fn keeps_in(&self, cx: &Cx, plane: PlaneId) -> bool {
+        let block = |nth: u32| u64::from(nth) * u64::from(cx.geometry.units_per_block());
+        let (first, count) = (plane.0 * cx.geometry.blocks_per_plane, cx.geometry.blocks_per_plane);
+        self.orders.any_kept(block(first)..block(first + count))
+    }
+
+    /// Whether neither host data nor survivors of GC have room in the plane, and no collection or program makes some.
+    fn is_without_room(&self, cx: &Cx, plane: PlaneId) -> bool {
         let collection = &self.collections[plane.index()];
         let no_room = |frontier| self.space.offer(&cx.flash.blocks, plane, frontier).is_none();
         let survivors_wait =
             cx.flash.machine.has_waiting_program(plane, Frontier::Gc) && no_room(Frontier::Gc);
-        // A collection that waits for translation pages may make room yet, and so may the record of a deallocation, and the end of a program
-        // for which epochs keep what they replace.
-        let may_be_freed = self.log.pinned().next().is_some()
-            || self.orders.kept() > 0 && cx.flash.machine.is_any_programming();
-        let may_collect =
-            collection.victim.is_some() || self.is_map_crowded() || self.has_put_off(plane) || may_be_freed;
+        // A collection that waits for translation pages may make room yet.
+        let may_collect = collection.victim.is_some() || self.is_map_crowded() || self.has_put_off(plane);
         // Room that is left to another namespace is there.
         let leaves_room = self.space.leave[plane.index()] > 0;
         let nothing_to_collect = !may_collect && !leaves_room && self.space.user_frontiers().any(no_room);

@@ -65,7 +65,6 @@ impl Firmware for PageFtl {
             | Op::MarkBlocks(_) => return lacks("open channel"),
         }
         cx.front.check_order(command, cx.config.order.policy)?;
-        command.stream.map_or(Ok(()), |id| self.check_streams(cx, id))?;
         if command.ns != PAGE_NAMESPACE {
             return Err(DeviceError::InvalidField("the page namespace, the only one here, is number 0"));
         }

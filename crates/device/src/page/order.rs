@@ -33,26 +33,30 @@ use flashweir_ftl::recovery::{MEMBERS_MAX, Member, UNKNOWN_DISTANCE};
 use std::collections::BTreeSet;
 
 impl PageFtl {
-    /// Refuses a stream more than a checkpoint of the map has room for: it has a record of each stream that was ever used.
-    pub(super) fn check_streams(&self, cx: &Cx, id: StreamId) -> Result<(), DeviceError> {
-        let streams = &self.orders.streams;
-        match cx.front.keeps_order && !streams.contains_key(&id) && streams.len() >= self.log.streams_max() {
-            true => Err(DeviceError::InvalidField("a stream more than the map log has room for")),
-            false => Ok(()),
-        }
+    /// Whether a checkpoint of the map has no room for another stream: it has a record of each that was ever used, where epochs are
+    /// recorded.
+    fn has_all_streams(&self) -> bool {
+        self.orders.policy != PersistPolicy::InOrderWriteBack
+            && self.orders.streams.len() >= self.log.streams_max()
     }
 
-    /// Refuses a command of a stream that lost a member, and takes it out of its turn; returns false if the command is not refused.
+    /// Refuses a command of a stream that lost a member, or of a stream too many, and takes it out of its turn; returns false if the command
+    /// is not refused.
     pub(super) fn refuse_failed(&mut self, cx: &mut Cx, at: u32) -> bool {
         let Some(id) = cx.stream_of(at) else { return false };
-        if matches!(cx.front.commands.get(at).command.op, Op::Read { .. })
-            || !self.orders.streams.get(&id).is_some_and(|stream| stream.failed)
-        {
+        if matches!(cx.front.commands.get(at).command.op, Op::Read { .. }) {
             return false;
         }
+        let error = match self.orders.streams.get(&id) {
+            Some(stream) if stream.failed => DeviceError::StreamFailed(id),
+            None if self.has_all_streams() => {
+                DeviceError::InvalidField("a stream more than the map log has room for")
+            }
+            _ => return false,
+        };
         self.give_up_share(cx, at);
         cx.accept(at);
-        cx.front.commands.get_mut(at).error = Some(DeviceError::StreamFailed(id));
+        cx.front.commands.get_mut(at).error = Some(error);
         cx.part_done(at);
         true
     }

@@ -73,10 +73,7 @@ impl PageFtl {
         if self.log.is_congested() {
             if self.is_congested_for_good(cx) {
                 self.give_up_share(cx, at);
-                let active = cx.front.commands.get_mut(at);
-                active.left = active.left.max(1);
-                active.error = Some(DeviceError::ReadOnly);
-                cx.part_done(at);
+                Self::refuse_change(cx, at);
                 return true;
             }
             self.hasten_log(cx);
@@ -187,7 +184,11 @@ impl PageFtl {
         }
         if !sharing.copies.is_empty() {
             let mappings = cx.geometry.user_units + cx.geometry.map_pages;
-            let Some(has_room) = self.log.has_room_for_contents(mappings, sharing.pairs.len()) else {
+            // Where the map is on the medium, a claim has a record of its place.
+            let records = cx.config.ftl.share.batch as usize * if cx.geometry.map_pages > 0 { 2 } else { 1 };
+            let Some(has_room) = self.log.has_room_for_contents(mappings, sharing.pairs.len(), records)
+            else {
+                sharing.copies.clear();
                 self.work.set(Due::Log);
                 return false;
             };

@@ -119,6 +119,14 @@ fn regression_epochs_of_one_plane_become_stable_in_their_order() {
 /// A checkpoint has a record of each stream: one more than it has room for is refused, and the others go on.
 #[test]
 fn streams_have_room_in_a_checkpoint() {
+    // In-order write-back records no epochs, and has no such limit.
+    let mut host = Host::new(&small(PersistPolicy::InOrderWriteBack), 1);
+    for stream in 0..3_000 {
+        host.order = Some((StreamId(stream), Order::Barrier));
+        host.write(u64::from(stream) % 64, 1, false);
+        host.wait(8);
+    }
+    assert!(host.failures.is_empty());
     for policy in [PersistPolicy::Transactional, PersistPolicy::InOrderRecovery] {
         let mut host = Host::new(&small(policy), 1);
         let mut used = 0;
@@ -130,6 +138,11 @@ fn streams_have_room_in_a_checkpoint() {
         }
         assert!(matches!(host.failures.pop(), Some((_, DeviceError::InvalidField(_)))), "{policy:?}");
         assert!(used > 64, "{policy:?}: {used}");
+        // A read ignores its stream.
+        host.order = Some((StreamId(used), Order::Within));
+        host.submit(Op::Read { lba: Lba(0), blocks: 8 }, false);
+        host.wait(0);
+        assert!(host.failures.is_empty());
         for stream in (0..used - 1).cycle().take(40_000) {
             if host.device.metrics().checkpoints > 1 {
                 break;

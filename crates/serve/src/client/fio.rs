@@ -17,7 +17,7 @@ use crate::control::CutOrder;
 use crate::nbd::wire::command;
 use flashweir_contract::{DeviceKind, Durability};
 use flashweir_core::random::RandomStream;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
@@ -62,8 +62,8 @@ pub fn check_header(bytes: &[u8], offset: u64) -> Result<Option<Age>, Failure> {
 /// How new an interval has to be at least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Floor {
-    /// This version, a newer one, or zeros if a TRIM was asked for.
-    Version(Age),
+    /// This version, which a request with this number wrote, a newer one, or zeros if a TRIM was asked for after it.
+    Version(Age, u64),
     /// Zeros, or a version newer than this one, which was trimmed; any version, if it is not known which.
     Trimmed(Option<Age>),
 }
@@ -73,10 +73,10 @@ enum Floor {
 struct Floors {
     at_completion: bool,
     writes: BTreeMap<u64, Vec<(u64, Option<Age>)>>,
-    /// Intervals for which a TRIM was asked.
-    trims: BTreeSet<u64>,
+    /// Number of the last TRIM that was asked for of each interval.
+    trims: BTreeMap<u64, u64>,
     /// State after the answered writes and trims, by the order of their answers.
-    answered: Vec<(u64, Option<Age>)>,
+    answered: Vec<(u64, Option<Age>, u64)>,
     /// Open flushes, and how many answers each covers.
     flushes: BTreeMap<u64, usize>,
     covered: usize,
@@ -102,7 +102,7 @@ impl Floors {
                 }
                 command::TRIM => {
                     let range = (ask.offset..ask.offset + u64::from(ask.length)).step_by(INTERVAL as usize);
-                    self.trims.extend(range.clone());
+                    self.trims.extend(range.clone().map(|offset| (offset, id)));
                     self.writes.insert(id, range.map(|offset| (offset, None)).collect());
                 }
                 command::FLUSH => {
@@ -111,14 +111,15 @@ impl Floors {
                 _ => {}
             },
             Tapped::Answered(id, _) => {
-                self.answered.extend(self.writes.remove(&id).unwrap_or_default());
+                let parts = self.writes.remove(&id).unwrap_or_default();
+                self.answered.extend(parts.into_iter().map(|(offset, age)| (offset, age, id)));
                 let covers = self.flushes.remove(&id).unwrap_or_default();
                 let covers = if self.at_completion { self.answered.len() } else { covers };
                 while self.covered < covers {
-                    let (offset, age) = self.answered[self.covered];
+                    let (offset, age, id) = self.answered[self.covered];
                     let floor = match (age, self.floors.get(&offset)) {
-                        (Some(age), _) => Floor::Version(age),
-                        (None, Some(Floor::Version(trimmed))) => Floor::Trimmed(Some(*trimmed)),
+                        (Some(age), _) => Floor::Version(age, id),
+                        (None, Some(Floor::Version(trimmed, _))) => Floor::Trimmed(Some(*trimmed)),
                         (None, Some(Floor::Trimmed(trimmed))) => Floor::Trimmed(*trimmed),
                         (None, None) => Floor::Trimmed(None),
                     };
@@ -136,8 +137,8 @@ impl Floors {
         for (offset, bytes) in offsets.zip(now.chunks_exact(INTERVAL as usize)) {
             let age = check_header(bytes, offset)?;
             let is_lost = match (self.floors.get(&offset), age) {
-                (Some(Floor::Version(floor)), Some(age)) => age < *floor,
-                (Some(Floor::Version(_)), None) => !self.trims.contains(&offset),
+                (Some(Floor::Version(floor, _)), Some(age)) => age < *floor,
+                (Some(Floor::Version(_, id)), None) => self.trims.get(&offset).is_none_or(|trim| trim < id),
                 (Some(Floor::Trimmed(Some(trimmed))), Some(age)) => age <= *trimmed,
                 (Some(Floor::Trimmed(_)) | None, _) => false,
             };
@@ -344,6 +345,9 @@ mod tests {
             ("w3 f t f", 0, false),
             ("w3 f t f", 3, true),
             ("w3 f t f w4", 4, false),
+            // The TRIM was before what was flushed.
+            ("w3 f t f w4 f", 0, true),
+            ("w3 f t w4", 0, false),
             ("w3 f t f t f", 3, true),
             ("t f", 3, false),
         ] {

@@ -244,7 +244,9 @@ impl Nodes for State {
         let (place, entry) = self.find(dir, name)?.ok_or(Errno::ENOENT)?;
         let inode = self.inode(entry.ino)?;
         let (is_directory, has_other_names) = (inode.kind() == NodeKind::Directory, inode.links > 1);
-        self.check_nameless()?;
+        if !has_other_names {
+            self.check_nameless()?;
+        }
         if is_directory && !self.is_empty(entry.ino)? {
             return Err(Errno::ENOTEMPTY.into());
         }
@@ -310,7 +312,9 @@ impl Nodes for State {
             return Err(Errno::EMLINK.into());
         }
         let room = if target.is_none() { Some(self.room(to.0, to.1)?) } else { None };
-        self.check_nameless()?;
+        if target.is_some() {
+            self.check_nameless()?;
+        }
         let are_links_wrong = |dir: Nid, loses: bool| Ok::<_, Stop>(loses && self.inode(dir)?.links == 0);
         if are_links_wrong(from.0, is_directory)? || are_links_wrong(to.0, replaces_directory)? {
             return Err(Errno::EUCLEAN.into());
