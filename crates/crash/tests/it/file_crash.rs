@@ -436,6 +436,16 @@ fn regression_a_direct_write_is_not_behind_the_end_of_its_file() {
     }
 }
 
+/// A file is cut in a page whose end was punched before, and is zeros in memory only: what was there came back when the file was longer again.
+#[test]
+fn regression_what_was_punched_and_cut_off_stays_zeros() {
+    for format in [Format::F2FS, Format::EXT4, Format::EXT4_DUAL, Format::EXT4_JOURNAL] {
+        let base = Base::make(format, 3).unwrap();
+        let words = "write:A/foo:0+4096,sync,punch:A/foo:100+3996,truncate:A/foo:100,truncate:A/foo:5000,creat:A/bar,fsync:A/bar,sync";
+        finds_nothing_after(&base, words, 10);
+    }
+}
+
 /// Found by sqlite3 on a mount: fdatasync of a directory made nothing durable, so the journal that sqlite3 had deleted
 /// came back.
 #[test]

@@ -462,7 +462,13 @@ impl<F: Fs> Vfs<F> {
             }
             attr
         } else {
-            match self.zero_last_page(inode, size).await {
+            let mut zeroed = self.zero_last_page(inode, size).await;
+            if zeroed.is_ok() && tail != 0 {
+                // A page whose end was zeros already may be dirty, and the disk have what was there before.
+                let page = (size / PAGE, size / PAGE + 1);
+                zeroed = self.write_range(inode, page, WriteCause::Sync).await;
+            }
+            match zeroed {
                 Ok(()) => self.0.fs.setattr(inode.ino, changes).await,
                 Err(errno) => Err(errno),
             }
