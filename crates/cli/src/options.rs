@@ -216,7 +216,11 @@ impl StateArgs {
 }
 
 /// The first of these options that is given.
-fn given(fill: Option<f64>, overwrite: Option<f64>, pattern: Option<PatternArg>) -> Option<&'static str> {
+pub(crate) fn given(
+    fill: Option<f64>,
+    overwrite: Option<f64>,
+    pattern: Option<PatternArg>,
+) -> Option<&'static str> {
     let options =
         [("--fill", fill.is_some()), ("--overwrite", overwrite.is_some()), ("--pattern", pattern.is_some())];
     options.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)

@@ -5,7 +5,7 @@ use crate::error::{Failure, Outcome, say};
 use crate::json::{self, Kind};
 use crate::listen::ListenArgs;
 use crate::made_by::commit;
-use crate::options::{PreconditionArg, ShapeArgs, TraceArgs, state};
+use crate::options::{PreconditionArg, ShapeArgs, TraceArgs, given, state};
 use crate::output::{check, print};
 use crate::perfetto::TimelineFile;
 use crate::progress::Bar;
@@ -234,12 +234,6 @@ fn disks(args: &ServeArgs, cancel: &AtomicBool) -> Outcome<Vec<Disk>> {
     Ok(disks)
 }
 
-/// The first option that is given about a device's state, beside --precondition.
-fn state_option(args: &ServeArgs) -> Option<&'static str> {
-    let options = [("--fill", args.fill), ("--overwrite", args.overwrite)];
-    options.into_iter().find(|(_, value)| value.is_some()).map(|(option, _)| option)
-}
-
 /// Whether a file is not text, by its beginning.
 fn is_image(path: &Path) -> bool {
     let mut begin = Vec::new();
@@ -261,7 +255,7 @@ fn on_volume(args: &ServeArgs, name: Option<&str>, directory: &Path) -> Outcome<
     if args.precondition != PreconditionArg::None {
         return refuse("--precondition");
     }
-    if let Some(option) = state_option(args) {
+    if let Some(option) = given(args.fill, args.overwrite, None) {
         return refuse(option);
     }
     if args.memory.is_some() {

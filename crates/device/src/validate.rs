@@ -67,8 +67,7 @@ impl DeviceConfig {
         if self.firmware != FirmwareKind::OpenChannel {
             self.validate_not_open()?;
         }
-        let has_segments = matches!(self.firmware, FirmwareKind::Append | FirmwareKind::PageAndAppend);
-        if !has_segments && self.append != AppendConfig::default() {
+        if !self.firmware.has_segments() && self.append != AppendConfig::default() {
             return bad("[append]", "set", "firmware = \"append\" or \"page-and-append\"");
         }
         if let Some(protected) = self.buffer.protected

@@ -233,14 +233,18 @@ impl Streams {
 
     /// Sequence number of the first member that recovery may have to count; `None` where there is none.
     pub fn horizon(&self) -> Option<u64> {
-        let epochs = self.streams.values().filter_map(|stream| stream.epochs.front());
-        epochs.filter(|epoch| self.counts() && epoch.members > 0).map(|epoch| epoch.first_seq).min()
+        self.first_members(|_| true).min()
     }
 
     /// The first sequence numbers of the epochs that never become complete, since their streams lost a member.
     pub fn failed_since(&self) -> impl Iterator<Item = u64> + '_ {
-        let failed = self.streams.values().filter(|stream| stream.failed);
-        let epochs = failed.filter_map(|stream| stream.epochs.front());
+        self.first_members(|stream| stream.failed)
+    }
+
+    /// Sequence number of the first member that recovery may have to count of each of these streams.
+    fn first_members(&self, are_meant: impl Fn(&Stream) -> bool) -> impl Iterator<Item = u64> {
+        let epochs = self.streams.values().filter(move |stream| are_meant(stream));
+        let epochs = epochs.filter_map(|stream| stream.epochs.front());
         epochs.filter(|epoch| self.counts() && epoch.members > 0).map(|epoch| epoch.first_seq)
     }
 

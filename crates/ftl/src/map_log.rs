@@ -329,7 +329,7 @@ impl MapLog {
     /// of `batch` records that was accepted last, and a sixteenth of the region for groups behind it; `None` if a checkpoint has to
     /// count them first, for which it asks.
     pub fn has_room_for_contents(&mut self, mappings: u64, more: usize, batch: usize) -> Option<bool> {
-        let records = self.pages_per_region as usize * self.records_per_page;
+        let records = self.records_of_region();
         let (congested, spare) = (records / 4 + batch, records / 16);
         let room = records.saturating_sub(mappings as usize + congested + spare);
         if self.contents + self.claims + more <= room {
@@ -345,9 +345,13 @@ impl MapLog {
         None
     }
 
+    fn records_of_region(&self) -> usize {
+        self.pages_per_region as usize * self.records_per_page
+    }
+
     /// Most streams with epochs: a checkpoint has a record of each.
     pub fn streams_max(&self) -> usize {
-        match self.pages_per_region as usize * self.records_per_page {
+        match self.records_of_region() {
             // A device that keeps no metadata.
             0 => usize::MAX,
             records => (records / 16).max(16),

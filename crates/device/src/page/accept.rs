@@ -340,7 +340,7 @@ impl PageFtl {
         loop {
             if self.log.is_congested() {
                 if self.is_congested_for_good(cx) {
-                    Self::refuse_change(cx, at);
+                    Self::refuse_change(cx, at, DeviceError::ReadOnly);
                     return true;
                 }
                 self.hasten_log(cx);
@@ -365,12 +365,12 @@ impl PageFtl {
         first.is_some_and(|seq| self.log.recent[0].0.seq() >= seq)
     }
 
-    /// Refuses the rest of a deallocation, or a SHARE, on a device that takes no more of them.
-    pub(super) fn refuse_change(cx: &mut Cx, at: u32) {
+    /// Refuses the rest of a deallocation, or a SHARE.
+    pub(super) fn refuse_change(cx: &mut Cx, at: u32, error: DeviceError) {
         let active = cx.front.commands.get_mut(at);
         // One that was not accepted has no parts.
         active.left = active.left.max(1);
-        active.error = Some(DeviceError::ReadOnly);
+        active.error = Some(error);
         cx.part_done(at);
     }
 

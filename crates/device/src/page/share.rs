@@ -73,7 +73,7 @@ impl PageFtl {
         if self.log.is_congested() {
             if self.is_congested_for_good(cx) {
                 self.give_up_share(cx, at);
-                Self::refuse_change(cx, at);
+                Self::refuse_change(cx, at, DeviceError::ReadOnly);
                 return true;
             }
             self.hasten_log(cx);
@@ -326,10 +326,7 @@ impl PageFtl {
 
     fn refuse_share(&mut self, cx: &mut Cx, at: u32, sharing: &Sharing, error: DeviceError) {
         self.drop_copies(cx, sharing);
-        let active = cx.front.commands.get_mut(at);
-        active.left = active.left.max(1);
-        active.error = Some(error);
-        cx.part_done(at);
+        Self::refuse_change(cx, at, error);
     }
 
     /// Accepts a SHARE for which everything is ready.

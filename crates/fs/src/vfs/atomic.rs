@@ -192,7 +192,7 @@ impl<F: Fs> Vfs<F> {
         if size < before {
             // Not before: what is withheld there belongs to the set as long as the file has not become shorter.
             self.drop_pages(inode, (size.div_ceil(PAGE), u64::MAX)).await;
-            self.zero_last_page(inode, size).await?;
+            self.zero_last_page(inode, size, false).await?;
         }
         inode.size.set(size);
         Ok(self.seen(attr))

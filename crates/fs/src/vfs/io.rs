@@ -458,17 +458,11 @@ impl<F: Fs> Vfs<F> {
             // The zeros enter the journal after the new length.
             let attr = self.0.fs.setattr(inode.ino, changes).await;
             if attr.is_ok() {
-                self.zero_last_page(inode, size).await?;
+                self.zero_last_page(inode, size, true).await?;
             }
             attr
         } else {
-            let mut zeroed = self.zero_last_page(inode, size).await;
-            if zeroed.is_ok() && tail != 0 {
-                // A page whose end was zeros already may be dirty, and the disk have what was there before.
-                let page = (size / PAGE, size / PAGE + 1);
-                zeroed = self.write_range(inode, page, WriteCause::Sync).await;
-            }
-            match zeroed {
+            match self.zero_last_page(inode, size, true).await {
                 Ok(()) => self.0.fs.setattr(inode.ino, changes).await,
                 Err(errno) => Err(errno),
             }
@@ -490,7 +484,7 @@ impl<F: Fs> Vfs<F> {
         if from <= size && !self.has_stale_tail(inode, size / PAGE).await {
             return Ok(());
         }
-        self.zero_last_page(inode, size).await
+        self.zero_last_page(inode, size, false).await
     }
 
     /// Whether the disk holds bytes behind the end of the file, in its last page. If that cannot be read, the change replaces it, or meets the
@@ -510,8 +504,9 @@ impl<F: Fs> Vfs<F> {
         }
     }
 
-    /// Zeroes the bytes between the end of the file and the end of its last page.
-    pub(crate) async fn zero_last_page(&self, inode: &Rc<Inode>, size: u64) -> Result<()> {
+    /// Zeroes the bytes between the end of the file and the end of its last page. A file that is `cut` there needs them on the disk even where
+    /// the page in memory has them: it may be dirty.
+    pub(crate) async fn zero_last_page(&self, inode: &Rc<Inode>, size: u64, cut: bool) -> Result<()> {
         let (index, tail) = (size / PAGE, (size % PAGE) as usize);
         if tail == 0 {
             return Ok(());
@@ -525,7 +520,7 @@ impl<F: Fs> Vfs<F> {
                 Tail::Changed if !withholds => {
                     return self.write_range(inode, (index, index + 1), WriteCause::Sync).await;
                 }
-                Tail::Zeros if self.0.fs.at_once_max().is_some() && !withholds => {
+                Tail::Zeros if (cut || self.0.fs.at_once_max().is_some()) && !withholds => {
                     return self.write_range(inode, (index, index + 1), WriteCause::Sync).await;
                 }
                 Tail::Zeros | Tail::Changed => return Ok(()),

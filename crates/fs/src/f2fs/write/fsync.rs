@@ -133,8 +133,7 @@ impl State {
 
     /// Whether an fsync has to write nodes, or data that are in no page cache.
     pub(super) fn has_to_sync(&self, ino: Nid, kind: SyncKind) -> bool {
-        self.blocks_dirty.range((ino, 0)..=(ino, u64::MAX)).next().is_some()
-            || !self.nodes_to_sync(ino, kind).is_empty()
+        self.next_block(ino).is_some() || !self.nodes_to_sync(ino, kind).is_empty()
     }
 
     /// Adds the nodes of an inode to the chain. It may be run again after it has stopped. Returns whether they were added, which is
@@ -144,7 +143,7 @@ impl State {
             return Ok(false);
         }
         // Contents that were inline until now: their data come first.
-        if self.blocks_dirty.range((ino, 0)..=(ino, u64::MAX)).next().is_some() {
+        if self.next_block(ino).is_some() {
             return Ok(false);
         }
         let nodes = self.nodes_to_sync(ino, kind);
@@ -161,9 +160,14 @@ impl State {
         Ok(true)
     }
 
+    /// The first block of an inode that waits for a checkpoint.
+    fn next_block(&self, ino: Nid) -> Option<u64> {
+        self.blocks_dirty.range((ino, 0)..=(ino, u64::MAX)).next().map(|(_, index)| *index)
+    }
+
     /// Writes blocks of an inode that otherwise wait for a checkpoint.
     pub(super) fn place_blocks(&mut self, ino: Nid) -> Step<()> {
-        while let Some(&(ino, index)) = self.blocks_dirty.range((ino, 0)..=(ino, u64::MAX)).next() {
+        while let Some(index) = self.next_block(ino) {
             self.place_block(ino, index)?;
         }
         Ok(())

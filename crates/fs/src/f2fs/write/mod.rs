@@ -40,9 +40,8 @@ mod tests;
 
 use super::error::{Error, Result};
 use super::layout::checkpoint::Flags;
-use super::layout::superblock::Geometry;
 use super::layout::tables::{NatEntry, SitEntry};
-use super::layout::{Addr, Log, Nid, SegNo};
+use super::layout::{Addr, Geometry, Log, Nid, SegNo};
 use super::volume::Volume;
 use crate::boxed::Boxed;
 use crate::engine::errno;
