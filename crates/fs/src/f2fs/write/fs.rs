@@ -531,6 +531,9 @@ impl F2fs {
             let step = self
                 .run(|state| {
                     let there = if in_place { self.place_there(state, ino, page.index)? } else { None };
+                    // Any checkpoint can show more of the page in which the file ends, by a new length.
+                    let is_left = there.is_some() && !state.ends_within(ino, page.index)?;
+                    let second_tag = if is_left { in_place_tag(period) } else { new_tag };
                     let addr = match there {
                         Some(addr) => addr,
                         None => {
@@ -546,7 +549,7 @@ impl F2fs {
                     state.metrics.in_place_pages += u64::from(there.is_some());
                     state.blocks.remove(&(ino, page.index));
                     state.blocks_dirty.remove(&(ino, page.index));
-                    Ok((addr, if there.is_some() { in_place_tag(period) } else { new_tag }))
+                    Ok((addr, second_tag))
                 })
                 .await;
             let (addr, second_tag) = match step {

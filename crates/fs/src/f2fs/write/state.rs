@@ -115,6 +115,12 @@ impl State {
         }
     }
 
+    /// Whether a file ends in the middle of this page.
+    pub(super) fn ends_within(&self, ino: Nid, index: u64) -> Step<bool> {
+        let size = self.inode(ino)?.size;
+        Ok(!size.is_multiple_of(BLOCK_BYTES as u64) && size / BLOCK_BYTES as u64 == index)
+    }
+
     /// The inode, marked as dirty.
     pub(super) fn inode_mut(&mut self, nid: Nid) -> Step<&mut Inode> {
         self.inode(nid)?;

@@ -13,9 +13,11 @@ use super::fs::LINKS_MAX;
 use super::state::State;
 use super::{F2fs, check_tables};
 use crate::engine::Nodes as _;
-use crate::port::{Image, block_on};
-use crate::vfs::{Errno, Fs, Ino, Kind, NewAcls, NewNode, SyncKind, Timestamp};
-use flashweir_core::Duration;
+use crate::port::{BLOCK_BYTES, Image, block_on};
+use crate::vfs::{
+    DirtyPage, Errno, Fs, Ino, Kind, NewAcls, NewNode, SetAttr, SyncKind, Timestamp, WriteCause,
+};
+use flashweir_core::{Duration, Payload};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -280,6 +282,25 @@ fn regression_a_file_that_is_being_freed_cannot_be_opened() {
     assert_eq!(block_on(fs.hold(at(gone))).unwrap_err(), Errno::ESTALE);
     // Whoever has it open may open it again.
     block_on(fs.hold(at(held))).unwrap();
+}
+
+/// A checkpoint for others leaves pages that are written in place, but its pack may have a new length of their file. Of the page in which the
+/// file ends more is visible then, and the power failed before the zeros that were written there became durable.
+#[test]
+fn regression_any_checkpoint_flushes_the_page_in_which_a_file_ends() {
+    let fs = mounted(64);
+    let (nid, at) = (file(&fs, b"file"), |index| DirtyPage { index, payload: Payload::Zero });
+    let ino = Ino(nid.0.into());
+    block_on(fs.reserve(ino, (0, 2 * BLOCK_BYTES as u64))).unwrap();
+    block_on(fs.write_pages(ino, &[at(0), at(1)], WriteCause::Sync)).unwrap();
+    let size = SetAttr { size: Some(BLOCK_BYTES as u64 + 100), ..SetAttr::default() };
+    block_on(fs.setattr(ino, &size)).unwrap();
+    block_on(fs.checkpoint()).unwrap();
+    for (index, is_left) in [(1, false), (0, true)] {
+        block_on(fs.write_pages(ino, &[at(index)], WriteCause::DataSync)).unwrap();
+        assert_eq!(fs.in_place_since.get().is_some(), is_left, "page {index}");
+    }
+    assert_eq!(fs.state.borrow().metrics.in_place_pages, 2);
 }
 
 /// What tables say is checked before anything is written by them.
