@@ -50,6 +50,8 @@ pub struct Faults {
     pub reads: Option<Errno>,
     /// Writes of pages fail with this.
     pub writes: Option<Errno>,
+    /// The file of which they fail; all if `None`.
+    pub writes_of: Option<Ino>,
     /// fsync and sync fail with this.
     pub syncs: Option<Errno>,
 }
@@ -606,7 +608,11 @@ impl Fs for MemFs {
         let found = |dir: Ino, name: &[u8]| Ok(self.0.state.borrow().dir(dir)?.find(name));
         let source = found(from_dir, from)?.ok_or(Errno::ENOENT)?;
         let target = found(to_dir, to)?;
-        let mut locked = self.lock(&[from_dir, to_dir, source, target.unwrap_or(source)], true).await;
+        let keeps_parent = from_dir == to_dir && self.0.state.borrow().node(source)?.attr.kind.is_dir();
+        let mut changed = vec![from_dir, to_dir];
+        changed.extend(target);
+        changed.extend((!keeps_parent).then_some(source));
+        let mut locked = self.lock(&changed, true).await;
         locked.between_directories = from_dir != to_dir;
         let is_second = locked.between_directories && self.0.is_renaming.replace(true);
         assert!(!is_second, "two renames between directories at once");
@@ -820,7 +826,7 @@ impl Fs for MemFs {
         assert!(pages.is_sorted_by_key(|page| page.index), "pages are not in order");
         let _under_way = self.begin(ino, pages.iter().map(|page| page.index), true);
         self.wait_for_disk(pages.len() as u64).await;
-        self.fault(|faults| faults.writes)?;
+        self.fault(|faults| faults.writes.filter(|_| faults.writes_of.is_none_or(|of| of == ino)))?;
         self.store(ino, pages)
     }
 

@@ -113,7 +113,7 @@ impl<F: Fs> Vfs<F> {
             _ => return Err(Errno::EINVAL),
         }
         rights::check(creds, &attr, Wish::WRITE)?;
-        let inode = self.use_inode(ino).await?;
+        let inode = self.use_found(&attr).await?;
         let result = self.resize_checked(&inode, size, creds.is_root()).await;
         let ended = self.end_use(inode).await;
         let attr = result?;

@@ -5,7 +5,7 @@
 //! Invariants:
 //! 1. Both files are locked alone, in ascending order of inodes. No page of the source is dirty and none of the target is in memory
 //!    while a SHARE is under way.
-//! 2. What is copied is durable with the target's next sync, as written data are.
+//! 2. What is copied is durable with the target's next sync, as written data are; at once where the target was opened with O_SYNC or O_DSYNC.
 //!
 //! Deliberately absent: atomicity. As with write, a power cut may leave a part of a copy.
 
@@ -46,13 +46,13 @@ impl<F: Fs> Vfs<F> {
         }
         self.check_writable()?;
         let len = len.min(TRANSFER_BYTES_MAX);
-        let ends = at.checked_add(len).zip(to_at.checked_add(len)).ok_or(Errno::EOVERFLOW)?;
-        if from.ino() == to.ino() && at < ends.1 && to_at < ends.0 {
-            return Err(Errno::EINVAL);
-        }
+        at.checked_add(len).zip(to_at.checked_add(len)).ok_or(Errno::EOVERFLOW)?;
         self.charge_call(0, 0).await;
         let start = self.now();
-        let copied = self.copy_locked((from, at), (to, to_at), len).await;
+        let mut copied = self.copy_locked((from, at), (to, to_at), len).await;
+        if let (Ok(copied_bytes @ 1..), Some(kind)) = (copied, to.flags().sync) {
+            copied = to.sync_written(to_at, copied_bytes, kind).await.map(|()| copied_bytes);
+        }
         self.charge_wait(start).await;
         copied
     }
@@ -70,6 +70,9 @@ impl<F: Fs> Vfs<F> {
         }
         let room = self.0.limits.file_bytes_max.checked_sub(to_at).filter(|room| *room > 0);
         let len = len.min(room.ok_or(Errno::EFBIG)?);
+        if from.ino() == to.ino() && at < to_at + len && to_at < at + len {
+            return Err(Errno::EINVAL);
+        }
         to.end_privileges().await?;
         let mut done = 0;
         while done < len {

@@ -141,8 +141,9 @@ impl<F: Fs> Vfs<F> {
         let fs = &self.0.fs;
         let is_at_once = fs.at_once_max().is_some();
         if count == 1 && !is_at_once {
-            fs.write_pages(inode.ino, &[page(at)], WriteCause::Direct).await?;
-            return Ok(1);
+            let written = fs.write_pages(inode.ino, &[page(at)], WriteCause::Direct).await;
+            self.note_written();
+            return written.map(|()| 1);
         }
         let mut batch = self.0.batches.take();
         batch.extend((at..at + count).map(page));

@@ -344,7 +344,7 @@ impl<F: Fs> File<F> {
         let result = self.write_locked(offset, source).await;
         let result = match (result, self.flags.sync) {
             (Ok((at, written)), Some(kind)) => {
-                self.told(self.sync_range(at, written, kind).await).map(|()| (at, written))
+                self.sync_written(at, written, kind).await.map(|()| (at, written))
             }
             (result, _) => result,
         };
@@ -571,11 +571,15 @@ impl<F: Fs> File<F> {
         result.and(earlier.map_or(Ok(()), Err))
     }
 
-    /// Makes a write durable.
+    /// Makes a write durable, and tells of errors that were not told yet.
+    pub(crate) async fn sync_written(&self, offset: u64, len: u64, kind: SyncKind) -> Result<()> {
+        self.told(self.sync_range(offset, len, kind).await)
+    }
+
     async fn sync_range(&self, offset: u64, len: u64, kind: SyncKind) -> Result<()> {
         let (vfs, inode) = (self.vfs(), self.inode.rc());
         vfs.release_set(std::slice::from_ref(inode)).await?;
-        vfs.write_range(inode, pages_of(offset, len), WriteCause::Sync).await?;
+        vfs.write_range(inode, pages_of(offset, len), kind.into()).await?;
         vfs.0.fs.fsync(inode.ino, kind).await
     }
 

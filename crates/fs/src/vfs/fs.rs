@@ -8,7 +8,7 @@
 //! 1. Names are neither empty nor `.` or `..`, contain no `/` and are within the [`Limits`].
 //! 2. Calls that change a directory hold its lock alone; [`Fs::lookup`] and [`Fs::readdir`] hold it shared. An inode whose link
 //!    count changes, or that goes through [`Fs::setattr`] or the calls for attributes, is locked alone. An inode without names that
-//!    gets one is held. Of two renames between different directories only one runs.
+//!    gets one is held. Of two renames between different directories only one runs. A directory that is renamed within its own is not locked.
 //! 3. [`Fs::read_pages`], [`Fs::reserve`], [`Fs::wrote`] and [`Fs::write_pages`] are called for files only, and between
 //!    [`Fs::hold`] and [`Fs::release`]. They and [`Fs::fsync`] may run at the same time as each other and as any other call, but no
 //!    page is in two writes at once, no page is read while it is written, and no page that a truncation removes is in either.

@@ -30,6 +30,8 @@ pub(crate) struct Inode {
     pub(crate) gone: Cell<bool>,
     /// Whether it was created without a name and may get one.
     pub(crate) linkable: Cell<bool>,
+    /// Tells it from earlier inodes with the same number; valid while the inode is held.
+    pub(crate) generation: Cell<u32>,
     /// Size in bytes; valid while the inode is held.
     pub(crate) size: Cell<u64>,
     /// Whether a write by a caller other than root clears the set-user or set-group bit.
@@ -99,6 +101,7 @@ impl Inode {
             held: Cell::new(false),
             gone: Cell::new(false),
             linkable: Cell::new(false),
+            generation: Cell::new(0),
             size: Cell::new(0),
             privileged: Cell::new(false),
             atomic_users: Cell::new(0),
@@ -115,6 +118,7 @@ impl Inode {
 
     /// Takes over current attributes.
     pub(crate) fn note(&self, attr: &Attr) {
+        self.generation.set(attr.generation);
         self.size.set(attr.size);
         self.note_mode(attr);
     }

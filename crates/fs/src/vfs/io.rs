@@ -416,6 +416,8 @@ impl<F: Fs> Vfs<F> {
                     }
                 }
             }
+            // What could not be written may be gone.
+            self.0.stuck.set(None);
             self.0.cleaned.notify();
             if !is_busy {
                 break;

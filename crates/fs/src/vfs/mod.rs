@@ -113,6 +113,15 @@ pub enum Barrier {
     Data,
 }
 
+impl From<SyncKind> for WriteCause {
+    fn from(kind: SyncKind) -> Self {
+        match kind {
+            SyncKind::All => Self::Sync,
+            SyncKind::Data => Self::DataSync,
+        }
+    }
+}
+
 impl From<SyncKind> for Barrier {
     fn from(kind: SyncKind) -> Self {
         match kind {

@@ -91,6 +91,7 @@ impl<F: Fs> Vfs<F> {
             throttled: RefCell::default(),
             throttle_clock: Cell::default(),
             idle: Cell::new(false),
+            work_runs: Cell::new(false),
             turn: Rc::default(),
             turn_idle: Cell::new(false),
             turn_runs: Cell::new(false),
@@ -127,7 +128,8 @@ impl<F: Fs> Vfs<F> {
         }
         self.0.unmounted.set(true);
         self.0.turn.notify();
-        while self.0.turn_runs.get() {
+        self.0.work.notify();
+        while self.0.turn_runs.get() || self.0.work_runs.get() {
             self.0.helper_ended.wait().await;
         }
         let synced = match self.0.options.read_only {
@@ -302,6 +304,16 @@ impl<F: Fs> Vfs<F> {
         inode.users.set(inode.users.get() + 1);
         drop(using);
         Ok(inode)
+    }
+
+    /// Makes the caller a user of an inode that was looked up. `ESTALE` if the number is that of another one by now.
+    pub(crate) async fn use_found(&self, attr: &Attr) -> Result<InodeRef<F>> {
+        let inode = self.use_inode(attr.ino).await?;
+        if inode.generation.get() == attr.generation {
+            return Ok(inode);
+        }
+        self.end_use(inode).await?;
+        Err(Errno::ESTALE)
     }
 
     /// Ends the caller's use of the inode.

@@ -1,6 +1,8 @@
 //! Creating, removing and moving names: the rules of POSIX, and the locks on which file systems rely.
 //!
-//! Order of locks: the lock of renames; directories, ancestors before descendants, others by number; inodes in them by number.
+//! Order of locks: the lock of renames; directories, ancestors before descendants, others by number; inodes in them, directories first, by
+//! number. A directory that is renamed within its own is not locked: between two of one directory there is no order that fits the others, which
+//! are held while what is in them is waited for.
 
 use super::mount::InodeRef;
 use super::rights::{self, Wish};
@@ -190,17 +192,17 @@ impl<F: Fs> Vfs<F> {
         }
         self.check_writable()?;
         rights::check(creds, &parent, Wish::CHANGE_NAMES)?;
-        if inode.ino == dir.ino {
-            return Err(Errno::EPERM);
+        // A directory may be above the one that is locked.
+        match self.0.fs.getattr(inode.ino).await {
+            Ok(attr) if attr.kind.is_dir() => return Err(Errno::EPERM),
+            Err(_) if inode.gone.get() => return Err(Errno::ENOENT),
+            found => drop(found?),
         }
         let _lock = inode.lock.alone().await;
         if inode.gone.get() && !inode.linkable.get() {
             return Err(Errno::ENOENT);
         }
         let attr = self.0.fs.getattr(inode.ino).await?;
-        if attr.kind.is_dir() {
-            return Err(Errno::EPERM);
-        }
         if attr.links >= self.0.limits.links_max {
             return Err(Errno::EMLINK);
         }
@@ -266,10 +268,13 @@ impl<F: Fs> Vfs<F> {
         self.check_move(creds, &parents, &source, target.as_ref(), mode).await?;
         let moved = self.inode(source.ino);
         let met = target.map(|target| self.inode(target.ino));
-        let is_met_first = met.as_ref().is_some_and(|met| met.ino < moved.ino);
+        let keeps_parent = |attr: &Attr| attr.kind.is_dir() && from_dir == to_dir;
+        let mut nodes: Vec<(bool, &InodeRef<F>)> = Vec::new();
+        nodes.extend((!keeps_parent(&source)).then_some((!source.kind.is_dir(), &moved)));
+        nodes.extend(target.as_ref().zip(met.as_ref()).map(|(attr, met)| (!attr.kind.is_dir(), met)));
+        nodes.sort_by_key(|(is_leaf, inode)| (*is_leaf, inode.ino));
         let mut node_locks = Vec::new();
-        let order = if is_met_first { [met.as_ref(), Some(&moved)] } else { [Some(&moved), met.as_ref()] };
-        for inode in order.into_iter().flatten() {
+        for (_, inode) in nodes {
             node_locks.push(inode.lock.alone().await);
         }
         let links = match target {

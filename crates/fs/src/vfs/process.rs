@@ -127,7 +127,7 @@ impl<F: Fs> Vfs<F> {
         if writes {
             self.check_writable()?;
         }
-        let inode = self.use_inode(attr.ino).await?;
+        let inode = self.use_found(attr).await?;
         if flags.truncate && !is_new {
             // This includes an empty file, because its times change.
             if let Err(errno) = self.resize_checked(&inode, 0, creds.is_root()).await {
@@ -335,7 +335,8 @@ impl<F: Fs> Process<F> {
         let place = self.walk(path.as_ref(), Last::Name).await?;
         let LastName::Name(name) = &place.name else { return Err(Errno::EISDIR) };
         if place.is_dir_wanted {
-            let attr = self.vfs.find(&self.creds, self.dir, path.as_ref(), Last::NoFollow).await?;
+            // A link is not followed here: the name is what would be removed.
+            let attr = self.vfs.lookup_in(place.dir, name).await?;
             return Err(if attr.kind.is_dir() { Errno::EISDIR } else { Errno::ENOTDIR });
         }
         self.vfs.remove(&self.creds, place.dir, name, false).await
@@ -361,9 +362,14 @@ impl<F: Fs> Process<F> {
             let is_refused = mode == RenameMode::NoReplace && !matches!(to.name, LastName::Name(_));
             return Err(if is_refused { Errno::EEXIST } else { Errno::EBUSY });
         };
-        if from.is_dir_wanted || to.is_dir_wanted {
-            let attr = self.vfs.find(&self.creds, self.dir, old.as_ref(), Last::NoFollow).await?;
-            if !attr.kind.is_dir() {
+        // What has a slash behind it must be a directory, and a target that does not exist may become one. Links are not followed.
+        let is_exchange = mode == RenameMode::Exchange;
+        let wanted = [
+            (from.is_dir_wanted || to.is_dir_wanted && !is_exchange, from.dir, from_name),
+            (to.is_dir_wanted && is_exchange, to.dir, to_name),
+        ];
+        for (_, dir, name) in wanted.into_iter().filter(|(is_wanted, ..)| *is_wanted) {
+            if !self.vfs.lookup_in(dir, name).await?.kind.is_dir() {
                 return Err(Errno::ENOTDIR);
             }
         }

@@ -52,6 +52,8 @@ pub(crate) struct Shared<F: Fs> {
     pub(crate) throttle_clock: Cell<(u64, u64)>,
     /// Whether background write-back sleeps without a timer.
     pub(crate) idle: Cell<bool>,
+    /// Whether background write-back is at work.
+    pub(crate) work_runs: Cell<bool>,
     /// Notified when the file system may have background work, or the mount ends.
     pub(crate) turn: Rc<Event>,
     /// Whether background work waits for pages to become dirty.
@@ -90,9 +92,10 @@ impl<F: Fs> fmt::Debug for Vfs<F> {
 }
 
 impl<F: Fs> Drop for Shared<F> {
-    /// Ends the tasks of background write-back, which wait for work and have no mount left.
+    /// Ends the tasks in the background, which wait for work and have no mount left.
     fn drop(&mut self) {
         self.work.notify();
+        self.turn.notify();
     }
 }
 

@@ -33,8 +33,11 @@ pub(crate) async fn run<F: Fs>(mount: Weak<Shared<F>>, work: Rc<Event>, handle: 
     loop {
         let Some(vfs) = mount.upgrade().map(Vfs) else { return };
         if vfs.0.unmounted.get() {
+            vfs.0.work_runs.set(false);
+            vfs.0.helper_ended.notify();
             return;
         }
+        vfs.0.work_runs.set(true);
         vfs.settle_dropped().await;
         let interval = vfs.0.options.cache.writeback_interval;
         let now = handle.now();
@@ -44,6 +47,8 @@ pub(crate) async fn run<F: Fs>(mount: Weak<Shared<F>>, work: Rc<Event>, handle: 
         if look_at.is_some_and(|at| at <= now) {
             vfs.write_expired().await;
             look_at = None;
+            // Pages became dirty meanwhile, and nobody waited for the event.
+            continue;
         }
         let is_clean = vfs.0.pages.borrow().unclean() == 0;
         vfs.0.idle.set(is_clean);
@@ -55,6 +60,8 @@ pub(crate) async fn run<F: Fs>(mount: Weak<Shared<F>>, work: Rc<Event>, handle: 
         if !vfs.0.dropped.borrow().is_empty() {
             continue;
         }
+        vfs.0.work_runs.set(false);
+        vfs.0.helper_ended.notify();
         drop(vfs);
         match look_at {
             Some(at) => Either(work.wait(), handle.sleep_until(at)).await,
@@ -184,6 +191,7 @@ impl<F: Fs> Vfs<F> {
     /// Waits until `pages` more pages can be withheld. `ENOMEM` if everything that fills the memory is withheld: no write-back makes
     /// room then, only a sync, an abort or a shorter file.
     pub(crate) async fn throttle_withheld(&self, pages: u64) -> Result<()> {
+        let mut has_waited = false;
         loop {
             let (unclean, withheld) = {
                 let cached = self.0.pages.borrow();
@@ -195,11 +203,12 @@ impl<F: Fs> Vfs<F> {
             if unclean == 0 {
                 return Err(Errno::ENOMEM);
             }
-            self.0.work.notify();
-            self.0.cleaned.wait().await;
-            if let Some(errno) = self.0.stuck.get() {
+            if let Some(errno) = self.0.stuck.get().filter(|_| has_waited) {
                 return Err(errno);
             }
+            self.0.work.notify();
+            self.0.cleaned.wait().await;
+            has_waited = true;
         }
     }
 
@@ -315,7 +324,7 @@ impl<F: Fs> Vfs<F> {
     /// be written.
     async fn write_one_batch(&self, until: Instant) -> bool {
         let now = self.now();
-        let mut failed = None;
+        let (mut failed, mut failed_pages) = (None, 0);
         let turns = self.0.dirty.borrow().len();
         for _ in 0..turns {
             let Some(inode) = self.0.dirty.borrow_mut().pop_front() else { break };
@@ -327,6 +336,7 @@ impl<F: Fs> Vfs<F> {
             self.0.dirty.borrow_mut().push_back(Rc::clone(&inode));
             if inode.retry_at.get() > now {
                 failed = Some(inode.last_error());
+                failed_pages += self.unclean_and_waiting(&inode);
                 continue;
             }
             match self.write_next_of(&inode, until).await {
@@ -339,14 +349,21 @@ impl<F: Fs> Vfs<F> {
                 Err(errno) => {
                     inode.retry_at.set(self.now().saturating_add(self.0.options.cache.writeback_interval));
                     failed = Some(errno);
+                    failed_pages += self.unclean_and_waiting(&inode);
                 }
             }
         }
-        if failed.is_some() {
+        // Writers wait as long as a page of another file can be written, or is being written.
+        if failed.is_some() && failed_pages == self.0.pages.borrow().unclean() {
             self.0.stuck.set(failed);
             self.0.cleaned.notify();
         }
         false
+    }
+
+    /// Number of unclean pages of an inode, or 0 while some of them are being written.
+    fn unclean_and_waiting(&self, inode: &Inode) -> usize {
+        if inode.is_being_written() { 0 } else { self.0.pages.borrow().unclean_of(inode.owner) as usize }
     }
 
     /// Writes the next batch of the inode's round; begins a new round if none is left.
@@ -392,10 +409,7 @@ impl<F: Fs> Vfs<F> {
 
     /// The same of several inodes.
     pub(crate) async fn sync_inodes(&self, inodes: &[Rc<Inode>], kind: SyncKind) -> Result<()> {
-        let cause = match kind {
-            SyncKind::All => WriteCause::Sync,
-            SyncKind::Data => WriteCause::DataSync,
-        };
+        let cause = kind.into();
         let is_in_order = self.0.fs.syncs_in_order();
         let mut result = Ok(());
         for inode in inodes {
@@ -512,6 +526,7 @@ impl<F: Fs> Vfs<F> {
                 first = first.and(self.write_range(&inode, WHOLE, WriteCause::Sync).await);
                 first = first.and(self.settle(&inode).await);
             }
+            self.forget_if_idle(&inode, 2);
         }
         first
     }

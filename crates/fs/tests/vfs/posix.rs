@@ -467,6 +467,11 @@ const RENAME: &str = "
     symlink g s
     rename s t
     readlink t => g
+    symlink e u
+    rename u/ v => ENOTDIR
+    unlink u/ => ENOTDIR
+    rename u v
+    unlink v
     rename k/x t
     lstat t kind => file
     # Only if there is nothing.

@@ -353,6 +353,43 @@ fn one_bad_file_does_not_block_the_others() {
     assert_eq!(bed.vfs.dirty_pages(), 0);
 }
 
+/// Only some pages cannot be written, and the others are being written already: that does not stop writers of other files.
+#[test]
+fn regression_writers_wait_while_pages_of_other_files_are_being_written() {
+    let mut bed = Bed::small(MS, cache_of(100));
+    let (vfs, handle) = (bed.vfs.clone(), bed.handle.clone());
+    bed.run(async move {
+        let (bad, good) = (open(&vfs, "/bad").await, open(&vfs, "/good").await);
+        vfs.fs().set_faults(Faults {
+            writes: Some(Errno::EIO),
+            writes_of: Some(bad.ino()),
+            ..Faults::default()
+        });
+        bad.write(Source::pattern(1, 71 * PAGE)).await.unwrap();
+        // Background write-back puts the file off.
+        handle.sleep_until(handle.now() + MS * 100).await;
+        assert!(vfs.metrics().failed_pages > 0);
+        let other = open(&vfs, "/other").await;
+        let writer = vfs.clone();
+        handle.spawn({
+            let handle = handle.clone();
+            async move {
+                handle.sleep_until(handle.now() + MS).await;
+                assert_eq!(writer.dirty_pages(), 75, "those of the good file are being written");
+                assert_eq!(other.write(Source::pattern(3, PAGE)).await, Ok(PAGE));
+                other.close().await.unwrap();
+            }
+        });
+        good.write(Source::pattern(2, 4 * PAGE)).await.unwrap();
+        good.sync(SyncKind::All).await.unwrap();
+        handle.sleep_until(handle.now() + MS * 100).await;
+        assert_eq!(vfs.metrics().throttled_waits, 1);
+        for file in [bad, good] {
+            file.close().await.unwrap();
+        }
+    });
+}
+
 #[test]
 fn barriers_wait_for_nothing_and_errors_come_later() {
     let mut bed = Bed::small(MS, cache_of(100));
