@@ -208,23 +208,28 @@ fn kernel_theirs(place: &Place) -> Finding {
 
 /// We write a volume, then Linux does, then we again.
 fn ours(place: &Place) -> Finding {
-    let sets = [
-        "-t ext4 -b 4096",
-        "-t ext4 -b 4096 -J size=4",
-        "-t ext4 -b 4096 -O ^metadata_csum,uninit_bg",
-        "-t ext4 -b 4096 -O ^metadata_csum,^64bit,^flex_bg -I 128",
-        "-t ext4 -b 4096 -O ^dir_index",
-        "-t ext4 -b 4096 -O ^filetype",
-        "-t ext4 -b 4096 -g 8192 -N 20000",
-        "-t ext4 -b 4096 -O ^dir_nlink,^large_file,^huge_file,^extra_isize -I 512",
-        "-t ext4 -b 4096 -E lazy_itable_init=1,lazy_journal_init=1 -O metadata_csum_seed,orphan_file",
+    let sets: [(&str, &[&str]); 10] = [
+        ("-t ext4 -b 4096", &[]),
+        ("-t ext4 -b 4096 -J size=4", &[]),
+        ("-t ext4 -b 4096 -O ^metadata_csum,uninit_bg", &[]),
+        ("-t ext4 -b 4096 -O ^metadata_csum,^64bit,^flex_bg -I 128", &[]),
+        ("-t ext4 -b 4096 -O ^dir_index", &[]),
+        ("-t ext4 -b 4096 -O ^filetype", &[]),
+        ("-t ext4 -b 4096 -g 8192 -N 20000", &[]),
+        ("-t ext4 -b 4096 -O ^dir_nlink,^large_file,^huge_file,^extra_isize -I 512", &[]),
+        ("-t ext4 -b 4096 -E lazy_itable_init=1,lazy_journal_init=1 -O metadata_csum_seed,orphan_file", &[]),
+        // Its root and its journal have block maps.
+        ("-t ext3 -b 4096", &["tune2fs", "-O", "extent"]),
     ];
     let image = place.path("ours.img");
     let seed = place.seed().to_string();
     let mut names = 0;
-    for options in sets {
-        let at = |error: String| format!("{options}: {error}");
+    for (options, tool) in sets {
+        let at = |error: String| format!("{options} {tool:?}: {error}");
         make(place, &image, "600M", options)?;
+        if !tool.is_empty() {
+            program(place, &[tool, &[image.as_str()]].concat())?;
+        }
         for round in 0..2 {
             if round == 1 {
                 let mount = mount(place, &image, "rw").map_err(at)?;

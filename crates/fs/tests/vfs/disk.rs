@@ -3,7 +3,7 @@
 use crate::bed::{Bed, cache_of};
 use flashweir_core::executor::Handle;
 use flashweir_core::random::mix;
-use flashweir_core::{Duration, Order, RandomStream};
+use flashweir_core::{Duration, Order, Payload, RandomStream};
 use flashweir_fs::port::{BlockPort, Image, PortError, Request, Ticket, Write};
 use flashweir_fs::vfs::*;
 use std::cell::{Cell, RefCell};
@@ -24,6 +24,8 @@ pub(crate) struct Disk {
     pub(crate) image: Rc<Image>,
     pub(crate) requests: RefCell<Vec<Request>>,
     pub(crate) refuses_shares: Cell<bool>,
+    /// Writes that begin with this content fail.
+    pub(crate) refused: RefCell<Option<Payload>>,
     clock: RefCell<Option<Handle>>,
     requests_slow: Cell<u64>,
 }
@@ -35,6 +37,7 @@ impl Disk {
             image,
             requests,
             refuses_shares,
+            refused: RefCell::default(),
             clock: RefCell::default(),
             requests_slow: Cell::new(0),
         })
@@ -60,6 +63,11 @@ impl BlockPort for Disk {
     fn submit(&self, request: Request) -> Ticket {
         if self.refuses_shares.get() && matches!(request, Request::Share(_)) {
             return Ticket::done(Err(PortError::Image("no SHARE now".into())));
+        }
+        if let (Request::Write(write), Some(refused)) = (&request, &*self.refused.borrow())
+            && write.payloads.iter().next() == Some(refused)
+        {
+            return Ticket::done(Err(PortError::Image("a bad place".into())));
         }
         if !matches!(request, Request::Read { .. }) {
             self.requests.borrow_mut().push(request.clone());

@@ -6,7 +6,7 @@ use crate::disk::{self, Disk, Timeline, many_at_once, page};
 use crate::model::{Action, action, play};
 use crate::posix::TOPICS;
 use crate::script::Script;
-use flashweir_core::{DeviceError, Duration, RandomStream};
+use flashweir_core::{DeviceError, Duration, Payload, RandomStream};
 use flashweir_fs::ext4::{self, CommitMode, Ext4, Ext4Options, Journaling, Options, check, mkfs};
 use flashweir_fs::port::{BlockPort, Image, Request, Ticket, Write, block_on, bytes_of};
 use flashweir_fs::vfs::*;
@@ -633,7 +633,7 @@ fn dual_mode_is_refused_on_a_disk_without_barriers() {
 fn volume_with_secrets(mib: u64) -> Rc<Image> {
     let image = Rc::new(Image::in_memory(mib << 8));
     for block in 0..mib << 8 {
-        let secret = flashweir_core::Payload::Bytes(vec![0xee; 4096].into());
+        let secret = Payload::Bytes(vec![0xee; 4096].into());
         block_on(image.write(Write::new(flashweir_fs::port::Block(block), vec![secret])).completed())
             .unwrap();
     }
@@ -838,4 +838,129 @@ fn a_cut_leaves_the_last_commit_of(journaling: Journaling) {
         good(&image);
     }
     assert!(replayed > 80, "logs were replayed: {replayed}");
+}
+
+/// Other tasks fill each transaction as soon as it begins; that is no lack of room for a write.
+#[test]
+fn a_write_waits_for_transactions_that_others_fill() {
+    let image = Rc::new(Image::in_memory(128 << 8));
+    let new = Options { journal_blocks: Some(1024), inodes: Some(20_000), ..Options::new(128 << 8) };
+    block_on(mkfs(&*image, &new)).unwrap();
+    let disk = Disk::new(Rc::clone(&image));
+    let fs = block_on(Ext4::mount(Rc::clone(&disk) as _)).unwrap();
+    let mut bed = disk.bed(fs, true);
+    let vfs = bed.vfs.clone();
+    for task in 0..6 {
+        let vfs = vfs.clone();
+        bed.executor.spawn(async move {
+            let root = vfs.process(Creds::ROOT);
+            for number in 0..1_000 {
+                root.mkdir(format!("/dir{task}-{number}"), 0o755).await.unwrap();
+            }
+        });
+    }
+    bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        let flags = OpenFlags::WRITE.create().direct();
+        for round in 0..400 {
+            let file = root.open(format!("/file{}", round % 5), flags.truncate(), 0o644).await.unwrap();
+            for at in 0..4 {
+                assert_eq!(file.pwrite(at * 8192, Source::bytes(&page(at, round))).await, Ok(4096));
+            }
+            file.close().await.unwrap();
+        }
+    });
+    bed.pass(Duration::from_secs(60));
+    let vfs = bed.vfs.clone();
+    bed.run(async move { vfs.unmount().await.unwrap() });
+    good(&image);
+}
+
+/// A write fails whose blocks were new: neither are they in the file, with what they had before, nor does the file have a length that no call
+/// gave it.
+#[test]
+fn regression_a_write_that_fails_leaves_neither_blocks_nor_length() {
+    let image = volume(32);
+    let disk = Disk::new(Rc::clone(&image));
+    let mut bed = disk.bed(block_on(Ext4::mount(Rc::clone(&disk) as _)).unwrap(), false);
+    let vfs = bed.vfs.clone();
+    let bad = disk.clone();
+    bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        // What is freed here has contents.
+        let old = root.create("/old").await.unwrap();
+        old.write(Source::pattern(9, 6_000 * 4096)).await.unwrap();
+        old.sync(SyncKind::All).await.unwrap();
+        old.close().await.unwrap();
+        root.unlink("/old").await.unwrap();
+        vfs.sync_all().await.unwrap();
+        *bad.refused.borrow_mut() = Some(Payload::Bytes(page(1, 1)[..].into()));
+        let direct = root.open("/direct", OpenFlags::READ_WRITE.create().direct(), 0o644).await.unwrap();
+        assert_eq!(direct.pwrite(0, Source::bytes(&page(0, 1))).await, Ok(4096));
+        let two = [page(1, 1), page(2, 1)].concat();
+        assert_eq!(direct.pwrite(4096, Source::bytes(&two)).await, Err(Errno::EIO));
+        assert_eq!(direct.size(), 4096);
+        direct.close().await.unwrap();
+        let cached = root.open("/cached", OpenFlags::READ_WRITE.create(), 0o644).await.unwrap();
+        assert_eq!(cached.pwrite(4096, Source::bytes(&page(1, 1))).await, Ok(4096));
+        assert_eq!(cached.sync(SyncKind::All).await, Err(Errno::EIO));
+        // Another file's sync commits what there is of both.
+        root.open("/other", OpenFlags::WRITE.create(), 0o644)
+            .await
+            .unwrap()
+            .sync(SyncKind::All)
+            .await
+            .unwrap();
+    });
+    // The power fails here.
+    let mut bed = mounted(&image);
+    let vfs = bed.vfs.clone();
+    bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        assert_eq!(root.stat("/direct", Follow::Yes).await.unwrap().size, 4096);
+        let cached = root.open("/cached", OpenFlags::READ, 0).await.unwrap();
+        let mut bytes = vec![1; cached.size() as usize];
+        cached.pread(0, Sink::bytes(&mut bytes)).await.unwrap();
+        assert!(bytes.iter().all(|&byte| byte == 0), "what the blocks had before");
+        cached.close().await.unwrap();
+        vfs.unmount().await.unwrap();
+    });
+    good(&image);
+}
+
+/// The page of a failed write is dirty, and is written when the disk can; room that was reserved behind the end goes with a truncation to the
+/// same length.
+#[test]
+fn what_failed_is_written_later() {
+    let image = volume(32);
+    let disk = Disk::new(Rc::clone(&image));
+    let mut bed = disk.bed(block_on(Ext4::mount(Rc::clone(&disk) as _)).unwrap(), false);
+    let vfs = bed.vfs.clone();
+    let bad = disk.clone();
+    bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        let file = root.open("/file", OpenFlags::READ_WRITE.create(), 0o644).await.unwrap();
+        *bad.refused.borrow_mut() = Some(Payload::Bytes(page(0, 1)[..].into()));
+        file.pwrite(0, Source::bytes(&page(0, 1))).await.unwrap();
+        assert_eq!(file.sync(SyncKind::All).await, Err(Errno::EIO));
+        *bad.refused.borrow_mut() = None;
+        file.sync(SyncKind::All).await.unwrap();
+        file.allocate(4096, 40_960, true).await.unwrap();
+        file.truncate(4096).await.unwrap();
+        file.close().await.unwrap();
+        vfs.unmount().await.unwrap();
+    });
+    let mut bed = mounted(&image);
+    let vfs = bed.vfs.clone();
+    bed.run(async move {
+        let file = vfs.process(Creds::ROOT).open("/file", OpenFlags::READ, 0).await.unwrap();
+        let mut bytes = [0; 4096];
+        assert_eq!(file.pread(0, Sink::bytes(&mut bytes)).await, Ok(4096));
+        assert!(bytes == page(0, 1));
+        let attr = vfs.process(Creds::ROOT).stat("/file", Follow::Yes).await.unwrap();
+        assert_eq!(attr.blocks_512, 8);
+        file.close().await.unwrap();
+        vfs.unmount().await.unwrap();
+    });
+    good(&image);
 }

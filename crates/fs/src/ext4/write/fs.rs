@@ -6,7 +6,8 @@ use super::super::layout::inode::{BASE_BYTES, NARROW_SECONDS, WIDE_SECONDS, flag
 use super::super::layout::xattr::PREFIXES;
 use super::super::layout::{self, Addr, Feature, Geometry};
 use super::names::Place;
-use super::state::{State, Step, Stop};
+use super::placed::{Begun, Placed, Placing};
+use super::state::{Node, State, Step, Stop};
 use super::{Ext4, Journaling, PlantedBug};
 use crate::boxed::Boxed;
 use crate::engine::errno;
@@ -156,7 +157,7 @@ impl State {
     }
 
     /// Gives pages their blocks, as many as are in a row; the size on the disk then covers them.
-    fn place(&mut self, ino: layout::Ino, first: u64, count: u32, cause: WriteCause) -> Step<(Addr, u32)> {
+    fn place(&mut self, ino: layout::Ino, first: u64, count: u32, cause: WriteCause) -> Step<Placed> {
         let span = self.span(ino, first)?;
         let mut count = u64::from(count).min(span.end - first);
         let addr = match span.addr {
@@ -196,10 +197,11 @@ impl State {
             node.inode.size = node.inode.size.max(known);
             self.note_size(ino)?;
         }
-        if span.written(first).is_none() {
+        let is_new = span.written(first).is_none();
+        if is_new {
             self.end_claim(ino, first, first + count);
         }
-        Ok((addr, count as u32))
+        Ok(Placed { first, count: count as u32, addr, is_new })
     }
 
     /// Number of pages from one on, of at most `count`, that were all written and have a content on the disk.
@@ -490,29 +492,75 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Gives pages their blocks and begins to write them, in one step; returns the number of the write, and the blocks. Returns
-    /// nothing if the transaction has to be committed first.
+    /// Gives pages their blocks and begins to write them, in one step; returns the number of the write, and the blocks, unless the
+    /// transaction has to be committed first.
     async fn begin_data(
         &self,
         ino: layout::Ino,
         (first, count): (u64, u32),
         cause: WriteCause,
-    ) -> Result<Option<(u64, Addr, u32)>> {
+    ) -> Result<Placing> {
         if self.failed.get() {
             return Err(Errno::EROFS);
         }
         if self.is_full(0) {
-            return Ok(None);
+            return Ok(Placing::Full);
         }
         let placed = self.run(|state| {
-            let (addr, count) = state.place(ino, first, count, cause)?;
-            Ok((self.begin_write(), addr, count))
+            let row = state.place(ino, first, count, cause)?;
+            Ok((self.begin_write(), row))
         });
         match placed.await {
-            Ok(placed) => Ok(Some(placed)),
-            Err(Errno::ENOSPC) if self.state.borrow().counts.waiting > 0 => Ok(None),
+            Ok((number, row)) => Ok(Placing::Begun(number, row)),
+            Err(Errno::ENOSPC) if self.state.borrow().counts.waiting > 0 => Ok(Placing::NoBlocks),
             Err(errno) => Err(errno),
         }
+    }
+
+    /// Does the same after what was refused: commits first, as often as other tasks fill the transaction, and once for blocks that a commit
+    /// sets free. A commit waits for data, so `end` has to end the writes that the caller has begun.
+    async fn begin_data_later(
+        &self,
+        ino: layout::Ino,
+        wanted: (u64, u32),
+        cause: WriteCause,
+        mut refused: Placing,
+        mut end: impl AsyncFnMut() -> Result<()>,
+    ) -> Result<(u64, Placed)> {
+        let mut has_waited = false;
+        loop {
+            match refused {
+                Placing::Begun(number, row) => return Ok((number, row)),
+                Placing::NoBlocks if has_waited => return Err(Errno::ENOSPC),
+                Placing::NoBlocks => has_waited = true,
+                Placing::Full => (),
+            }
+            end().await?;
+            self.turn_over().await?;
+            refused = self.begin_data(ino, wanted, cause).await?;
+        }
+    }
+
+    /// Takes back what a failed write has placed: its new blocks have no contents, and could have those of other files. Their pages get room
+    /// again, unless the caller writes past the cache; then the file gets back the length that it had.
+    async fn take_back(&self, ino: layout::Ino, rows: &[Placed], cause: WriteCause) -> Result<()> {
+        for row in rows.iter().filter(|row| row.is_new) {
+            let (first, mut end) = (row.first, row.first + u64::from(row.count));
+            while end > first {
+                end = self.change(|state| state.punch_some(ino, first, end)).await?;
+            }
+            if cause != WriteCause::Direct {
+                let range = (first * BLOCK, (first + u64::from(row.count)) * BLOCK);
+                self.change(|state| state.reserve(ino, range)).await?;
+            }
+        }
+        if cause == WriteCause::Direct {
+            let mut is_done = self.change(|state| state.end_at_size(ino)).await?;
+            while !is_done {
+                is_done = self.change(|state| state.truncate_some(ino)).await?;
+            }
+        }
+        Ok(())
     }
 
     /// See [`Fs::share_pages`](crate::vfs::Fs::share_pages): SHARE takes the place of the writes of data, and a commit waits for it as for
@@ -552,27 +600,21 @@ impl Ext4 {
             let row = (count - done).min(span.end - first - done);
             let row = row.min(self.port.share_blocks_max().into()).min(BLOCKS_MAX.into());
             let wanted = (to_first + done, row as u32);
-            let mut placed = self.begin_data(to, wanted, WriteCause::Direct).await;
-            if placed == Ok(None) {
-                // As in `write_pages`: a commit waits for what was begun here.
-                result = self.end_shares(&mut shares).await.and(self.turn_over().await);
-                placed = self.begin_data(to, wanted, WriteCause::Direct).await;
-            }
-            let (number, addr, count) = match placed {
-                Ok(Some(placed)) => placed,
-                Ok(None) => {
-                    result = result.and(Err(Errno::ENOSPC));
-                    break;
+            let placed = match self.begin_data(to, wanted, WriteCause::Direct).await {
+                Ok(Placing::Begun(number, row)) => Ok((number, row)),
+                Ok(refused) => {
+                    let end = async || self.end_shares(&mut shares).await;
+                    self.begin_data_later(to, wanted, WriteCause::Direct, refused, end).await
                 }
+                Err(errno) => Err(errno),
+            };
+            let (number, Placed { addr, count, .. }) = match placed {
+                Ok(placed) => placed,
                 Err(errno) => {
-                    result = result.and(Err(errno));
+                    result = Err(errno);
                     break;
                 }
             };
-            if result.is_err() {
-                self.end_write(number);
-                break;
-            }
             let remap = Remap { dst: Block(addr.0), src: Block(source.0), count };
             let order = self.data_order(Order::Within);
             let share = Share { remaps: vec![remap], order, ..Share::default() };
@@ -592,7 +634,8 @@ impl Ext4 {
             });
             given_back.await?;
         }
-        result.and(ended).map(|()| done)
+        // What was shared before an error is in the file.
+        ended.and(if done > 0 { Ok(()) } else { result }).map(|()| done)
     }
 
     /// Waits for SHAREs, each with the number of its write. One that is refused is done by copying. The blocks have their files already, so where
@@ -619,13 +662,12 @@ impl Ext4 {
     }
 
     /// Gives the first pages in a row their blocks. The caller has to submit them at once, and then to call [`Self::end_write`].
-    pub(super) async fn place_data(&self, ino: layout::Ino, pages: &[DirtyPage]) -> Result<(u64, Addr, u32)> {
-        let (first, count) = (pages[0].index, row(pages));
-        if let Some(placed) = self.begin_data(ino, (first, count), WriteCause::Sync).await? {
-            return Ok(placed);
+    pub(super) async fn place_data(&self, ino: layout::Ino, pages: &[DirtyPage]) -> Result<(u64, Placed)> {
+        let wanted = (pages[0].index, row(pages));
+        match self.begin_data(ino, wanted, WriteCause::Sync).await? {
+            Placing::Begun(number, row) => Ok((number, row)),
+            refused => self.begin_data_later(ino, wanted, WriteCause::Sync, refused, async || Ok(())).await,
         }
-        self.turn_over().await?;
-        self.begin_data(ino, (first, count), WriteCause::Sync).await?.ok_or(Errno::ENOSPC)
     }
 
     /// Writes pages by way of the journal: as many in one transaction as it has room for.
@@ -662,11 +704,21 @@ impl Ext4 {
         wrote: Option<(u64, Timestamp)>,
     ) -> Result<()> {
         let _handle = self.handle(pages.len()).await?;
-        if let (Some((end, now)), Some(last)) = (wrote, pages.last()) {
-            // A call of more pages than a transaction takes grows the file part by part.
-            Engine::wrote(self, ino, end.min((last.index + 1) * BLOCK), now);
+        let (Some((end, now)), Some(last)) = (wrote, pages.last()) else {
+            return self.put_pages(ino, pages, cause).await;
+        };
+        // A call of more pages than a transaction takes grows the file part by part.
+        let ends = |node: &Node| (node.size, node.inode.size, node.written_end);
+        let before = self.run(|state| Ok(ends(state.node(ino)?))).await?;
+        Engine::wrote(self, ino, end.min((last.index + 1) * BLOCK), now);
+        let put = self.put_pages(ino, pages, cause).await;
+        if put.is_err() {
+            // The caller does not know the new length.
+            self.state
+                .borrow_mut()
+                .note_written(ino, |node| (node.size, node.inode.size, node.written_end) = before);
         }
-        self.put_pages(ino, pages, cause).await
+        put
     }
 
     /// Puts pages into the running transaction; the caller has a handle.
@@ -681,7 +733,7 @@ impl Ext4 {
             let (rest, first) = (&pages[at..], pages[at].index);
             let count = row(rest);
             let placed = self.run(|state| {
-                let (addr, count) = state.place(ino, first, count, cause)?;
+                let Placed { addr, count, .. } = state.place(ino, first, count, cause)?;
                 let contents = rest[..count as usize].iter().map(|page| page.payload.clone());
                 state.put_data(ino, addr, contents)?;
                 state.metrics.written_pages += u64::from(count);
@@ -694,15 +746,24 @@ impl Ext4 {
 
     /// Waits for writes of data, for the last one first: when it has ended most others have ended too, so the task is woken a few
     /// times instead of once for each.
-    async fn end_data(&self, tickets: &mut Vec<(u64, Ticket)>) -> Result<()> {
-        for (_, ticket) in tickets.iter().rev() {
-            ticket.reached(Moment::Completed).await;
+    ///
+    /// What was placed for a write that failed is taken back.
+    async fn end_data(&self, ino: layout::Ino, begun: &mut Vec<Begun>, cause: WriteCause) -> Result<()> {
+        for write in begun.iter().rev() {
+            write.ticket.reached(Moment::Completed).await;
         }
-        let mut result = Ok(());
-        for (number, ticket) in tickets.drain(..) {
+        let (mut result, mut failed) = (Ok(()), Vec::new());
+        for Begun { number, ticket, row } in begun.drain(..) {
             let answer = ticket.into_answer().map(drop);
+            if answer.is_err() {
+                failed.push(row);
+            }
             result = result.and(answer.map_err(|error| errno_of(&error)));
             self.end_write(number);
+        }
+        if !failed.is_empty() {
+            // If that fails, too, the disk is gone: the first error says so.
+            let _ = Box::pin(self.take_back(ino, &failed, cause)).await;
         }
         result
     }
@@ -852,43 +913,40 @@ impl Engine for Ext4 {
             let journalled: Boxed<'_, _> = Box::pin(self.journal_pages(ino, pages, cause, None));
             return journalled.await;
         }
-        let (mut at, mut result, mut tickets) = (0, Ok(()), self.tickets.take());
-        while at < pages.len() && result.is_ok() {
-            let first = pages[at].index;
-            let count = row(&pages[at..]);
-            let mut placed = self.begin_data(ino, (first, count), cause).await;
-            if placed == Ok(None) {
-                // A commit waits for data, so the writes that were begun here have to end first.
-                result = self.end_data(&mut tickets).await.and(self.turn_over().await);
-                placed = self.begin_data(ino, (first, count), cause).await;
-            }
-            let (number, addr, count) = match placed {
-                Ok(Some(placed)) if result.is_ok() => placed,
-                Ok(Some((number, ..))) => {
-                    self.end_write(number);
-                    break;
+        let (mut at, mut result, mut begun) = (0, Ok(()), self.begun.take());
+        while at < pages.len() {
+            let wanted = (pages[at].index, row(&pages[at..]));
+            let placed = match self.begin_data(ino, wanted, cause).await {
+                Ok(Placing::Begun(number, row)) => Ok((number, row)),
+                Ok(refused) => {
+                    let end = async || self.end_data(ino, &mut begun, cause).await;
+                    Box::pin(self.begin_data_later(ino, wanted, cause, refused, end)).await
                 }
-                Ok(None) => {
-                    result = result.and(Err(Errno::ENOSPC));
-                    break;
-                }
+                Err(errno) => Err(errno),
+            };
+            let (number, row) = match placed {
+                Ok(placed) => placed,
                 Err(errno) => {
                     result = Err(errno);
                     break;
                 }
             };
-            let placed = &pages[at..at + count as usize];
-            let payloads: Contents = placed.iter().map(|page| page.payload.clone()).collect();
+            let count = row.count as usize;
+            let payloads: Contents = pages[at..at + count].iter().map(|page| page.payload.clone()).collect();
             let order = self.data_order(Order::Within);
-            let write = Write { order, ..Write::new(Block(addr.0), payloads) };
-            tickets.push((number, self.port.write(write)));
+            let write = Write { order, ..Write::new(Block(row.addr.0), payloads) };
+            begun.push(Begun { number, ticket: self.port.write(write), row });
             let mut state = self.state.borrow_mut();
-            state.metrics.written_pages += u64::from(count);
+            state.metrics.written_pages += count as u64;
             state.note_dispatched(ino);
-            at += count as usize;
+            at += count;
         }
-        let ended = self.end_data(&mut tickets).await;
-        self.tickets.give_back(tickets);
+        let ended = self.end_data(ino, &mut begun, cause).await;
+        self.begun.give_back(begun);
+        if result.is_err() && ended.is_ok() && cause == WriteCause::Direct {
+            // What was placed is behind the end of the file, whose length the caller does not change after an error.
+            let _ = Box::pin(self.take_back(ino, &[], cause)).await;
+        }
         result.and(ended)
     }
 
@@ -1088,15 +1146,14 @@ impl Homes for Ext4 {
             Ok(Some((self.begin_write(), share)))
         });
         let Some((number, share)) = begun.await? else { return Ok(false) };
-        let mut tickets = self.tickets.take();
-        tickets.push((number, self.port.share(share)));
+        let ticket = self.port.share(share);
         {
             let mut state = self.state.borrow_mut();
             state.metrics.written_pages += pairs.len() as u64;
             pairs.iter().for_each(|((ino, _), _)| state.note_dispatched(*ino));
         }
-        let ended = self.end_data(&mut tickets).await;
-        self.tickets.give_back(tickets);
+        let ended = answer(ticket).await;
+        self.end_write(number);
         ended.map(|()| true)
     }
 }

@@ -101,6 +101,8 @@ struct Log {
     head: u32,
     /// Committed transactions, the oldest first.
     live: VecDeque<Live>,
+    /// Number of their blocks.
+    live_blocks: u32,
     /// Blocks of which the newest committed version is not at its place.
     pending: BTreeMap<Addr, Committed>,
     /// Blocks that are being brought to their places.
@@ -136,7 +138,7 @@ impl Log {
     }
 
     fn free(&self) -> u32 {
-        self.capacity() - self.live.iter().map(|live| live.blocks).sum::<u32>()
+        self.capacity() - self.live_blocks
     }
 
     /// The block of the log that is `blocks` behind another one, wrapping around.
@@ -152,6 +154,13 @@ impl Log {
             Some(live) => (live.start, live.sequence),
             None => (0, self.sequence),
         };
+    }
+
+    /// Number of blocks of a transaction in the log: descriptors, contents, revoke blocks and the commit block.
+    fn blocks_of(&self, closed: &Closed) -> u32 {
+        let descriptors = closed.blocks.len().div_ceil(self.format.tags_max());
+        let revokes = closed.revoked.len().div_ceil(self.format.revokes_max());
+        (revokes + descriptors + closed.blocks.len() + 1) as u32
     }
 
     fn encode(&self, closed: &Closed) -> Encoded {
@@ -229,6 +238,7 @@ impl Journal {
             head,
             superblock,
             live: VecDeque::new(),
+            live_blocks: 0,
             pending: BTreeMap::new(),
             leaving: BTreeMap::new(),
         };
@@ -346,6 +356,7 @@ impl Journal {
     pub(super) async fn dispatch(&self, closed: Closed) -> Result<Vec<Ticket>> {
         let Encoded { body, copies, commit } = self.log.borrow().encode(&closed);
         let blocks = body.len() as u32 + 1;
+        debug_assert_eq!(blocks, self.log.borrow().blocks_of(&closed), "of a transaction");
         let (start, commit_at, is_first) = self.begin(blocks).await?;
         let mut writes: Vec<Write> = is_first.then(|| self.superblock_write()).into_iter().collect();
         writes.extend(self.write_log(start, body));
@@ -399,13 +410,14 @@ impl Journal {
             log.pending.insert(addr, Committed { payload, copy });
         }
         log.live.push_back(Live { sequence, start, blocks, addrs });
+        log.live_blocks += blocks;
         log.head = log.behind(start, blocks);
         log.sequence = sequence.wrapping_add(1);
     }
 
     /// Whether blocks of the log have to be written to their places before a transaction.
     pub(super) fn is_short_of(&self, closed: &Closed) -> bool {
-        self.has_to_make_room(self.log.borrow().encode(closed).body.len() as u32 + 1)
+        self.has_to_make_room(self.log.borrow().blocks_of(closed))
     }
 
     fn has_to_make_room(&self, blocks: u32) -> bool {
@@ -446,6 +458,7 @@ impl Journal {
             let mut log = self.log.borrow_mut();
             while goes_on(&log) {
                 let Some(live) = log.live.pop_front() else { break };
+                log.live_blocks -= live.blocks;
                 for addr in live.addrs {
                     home.extend(log.pending.remove(&addr).map(|committed| (addr, committed)));
                 }

@@ -8,11 +8,13 @@ use super::super::layout::extent::{
     BLOCKS_MAX, DEPTH_MAX, Entries, Extent, Index, Node, Place, ROOT_ENTRIES, UNWRITTEN_BLOCKS_MAX,
     block_entries,
 };
+use super::super::layout::inode::flags;
 use super::super::layout::{Addr, Geometry, Ino};
 use super::orphan::STEP_BLOCKS;
 use super::spans::Span;
 use super::state::{State, Step};
-use crate::format::Kind;
+use crate::format::{Kind, u32_at};
+use crate::port::BLOCK_BYTES;
 use crate::vfs::Errno;
 use std::ops::Range;
 use std::rc::Rc;
@@ -201,7 +203,10 @@ impl State {
         if let Some(span) = self.spans.get(ino, block) {
             return Ok(span);
         }
-        let span = self.find_span(ino, block)?;
+        let span = match self.is_old_names(ino)? {
+            true => self.find_old_span(ino, block)?,
+            false => self.find_span(ino, block)?,
+        };
         self.spans.insert(ino, block, span);
         Ok(span)
     }
@@ -233,6 +238,46 @@ impl State {
                 Span { first, end, addr: None, is_unwritten: false }
             }
         })
+    }
+
+    /// Whether this is a directory, or a long symbolic link, whose blocks are mapped as in ext2 and ext3. It is read, and entries change within
+    /// its blocks; it gets no others.
+    fn is_old_names(&self, ino: Ino) -> Step<bool> {
+        let inode = self.inode(ino)?;
+        Ok(!inode.has(flags::EXTENTS) && inode.kind() != Some(Kind::Regular))
+    }
+
+    /// The place of a block of it: a word of the inode, or of blocks of addresses below it.
+    fn find_old_span(&self, ino: Ino, block: u64) -> Step<Span> {
+        const DIRECT: u64 = 12;
+        const WORDS: u64 = BLOCK_BYTES as u64 / 4;
+        let word = |bytes: &[u8], at: u64| u64::from(u32_at(bytes, at as usize * 4));
+        let (mut below, mut depth) = (block, 0);
+        let mut blocks = DIRECT;
+        while below >= blocks {
+            below -= blocks;
+            depth += 1;
+            blocks = WORDS.pow(depth);
+        }
+        if depth > 3 {
+            return Err(Errno::EUCLEAN.into());
+        }
+        let root = if depth == 0 { below } else { DIRECT + u64::from(depth) - 1 };
+        let mut at = word(&self.inode(ino)?.block, root);
+        for level in (0..depth).rev() {
+            if at == 0 {
+                break;
+            }
+            if !self.geometry.is_data(Addr(at), 1) {
+                return Err(Errno::EUCLEAN.into());
+            }
+            at = word(&self.block(Addr(at))?[..], below / WORDS.pow(level) % WORDS);
+        }
+        if at != 0 && !self.geometry.is_data(Addr(at), 1) {
+            return Err(Errno::EUCLEAN.into());
+        }
+        let addr = (at != 0).then_some(Addr(at));
+        Ok(Span { first: block, end: block + 1, addr, is_unwritten: false })
     }
 
     /// Preferred address of a file's blocks from `block` on: behind the blocks before it.

@@ -20,6 +20,7 @@ mod names;
 mod options;
 mod order;
 mod orphan;
+mod placed;
 mod set;
 mod space;
 mod spans;
@@ -36,7 +37,7 @@ use super::volume::Volume;
 use crate::boxed::Boxed;
 use crate::engine::errno;
 use crate::order::{CommitMode, Dispatched, is_kept};
-use crate::port::{BLOCK_BYTES, Block, BlockPort, Ticket, Write, bytes_of};
+use crate::port::{BLOCK_BYTES, Block, BlockPort, Write, bytes_of};
 use crate::set::Scratch;
 use crate::vfs::{Errno, Event, Pool};
 use flashweir_core::Payload;
@@ -95,7 +96,7 @@ pub struct Ext4 {
     /// Notified when something that a task may wait for has changed: a write or a commit has ended.
     changes: Event,
     /// Reused memory for the writes of a call.
-    tickets: Pool<(u64, Ticket)>,
+    begun: Pool<placed::Begun>,
     scratch: Scratch,
 }
 
@@ -193,7 +194,7 @@ impl Ext4 {
             data: RefCell::default(),
             failed: Cell::new(false),
             changes: Event::default(),
-            tickets: Pool::new(),
+            begun: Pool::new(),
             scratch: Scratch::default(),
         };
         fs.begin().await?;

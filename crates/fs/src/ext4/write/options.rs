@@ -192,7 +192,7 @@ metrics! {
         escaped_blocks,
         /// Blocks by which the journal grew.
         grown_blocks,
-        /// Calls of fbarrier and fdatabarrier.
+        /// Files that were dispatched in order: by fbarrier and fdatabarrier, and in dual mode by fsync and fdatasync.
         barriers,
         /// Calls of fsync and fdatasync that needed a transaction to be committed.
         fsyncs_by_commit,

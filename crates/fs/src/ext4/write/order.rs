@@ -20,6 +20,7 @@
 use super::super::layout::Ino;
 use super::flight::Flight;
 use super::journal::Closed;
+use super::placed::Placed;
 use super::{CommitMode, Ext4, Journaling, PlantedBug};
 use crate::order::{Dispatched, STREAM};
 use crate::port::{Block, Ticket, Write};
@@ -80,7 +81,7 @@ impl Ext4 {
         let (mut at, mut tickets) = (0, Vec::new());
         while at < pages.len() {
             let rest = &pages[at..];
-            let (number, addr, count) = self.place_data(ino, rest).await?;
+            let (number, Placed { addr, count, .. }) = self.place_data(ino, rest).await?;
             at += count as usize;
             let is_last = at == pages.len() && kind == Barrier::Data;
             let order = self.data_order(if is_last { Order::Barrier } else { Order::Within });

@@ -74,11 +74,23 @@ impl State {
             return Err(Errno::EINVAL.into());
         }
         let node = self.node_mut(ino)?;
-        let is_shorter = size < node.size;
+        // What was allocated behind the end goes with a change to the same length, too, as in Linux.
+        let is_longer = size > node.size;
         (node.size, node.inode.size) = (size, size);
         node.written_end = node.written_end.min(size);
         self.note_size(ino)?;
-        Ok(!is_shorter || self.truncate_some(ino)?)
+        Ok(is_longer || self.truncate_some(ino)?)
+    }
+
+    /// Makes a file end where its users know that it ends, after a write that made it longer has failed. Returns whether that was
+    /// the last part.
+    pub(super) fn end_at_size(&mut self, ino: Ino) -> Step<bool> {
+        let size = self.node(ino)?.size;
+        if self.inode(ino)?.size <= size {
+            return Ok(true);
+        }
+        self.node_mut(ino)?.inode.size = size;
+        self.truncate_some(ino)
     }
 
     /// Sets the feature flag for large files if an inode needs it.

@@ -174,16 +174,16 @@ impl Ext4 {
             Ok(tids)
         });
         let tids = tids.await?;
+        let forced = self.options.forced_commits && self.options.journaling == Journaling::Journal;
+        let forced = forced.then(|| self.newest());
         {
             let metrics = &mut self.state.borrow_mut().metrics;
-            let by_commit = tids.iter().filter(|(wanted, _)| self.committed.get() < *wanted).count();
+            let is_later = |wanted: u64| self.committed.get() < forced.unwrap_or(wanted);
+            let by_commit = tids.iter().filter(|(wanted, _)| is_later(*wanted)).count();
             metrics.fsyncs_by_commit += by_commit as u64;
             metrics.fsyncs_by_flush += (tids.len() - by_commit) as u64;
         }
-        let wanted = match self.options.forced_commits && self.options.journaling == Journaling::Journal {
-            true => self.newest(),
-            false => tids.iter().map(|(wanted, _)| *wanted).max().unwrap_or(0),
-        };
+        let wanted = forced.or(tids.iter().map(|(wanted, _)| *wanted).max()).unwrap_or(0);
         if !self.is_dual() {
             return self.commit_with_data(wanted).await;
         }
