@@ -215,7 +215,7 @@ impl Checker {
             Kind::Regular => self.report.files += 1,
             _ => self.report.others += 1,
         }
-        self.contents(&inode, reference.parent).await
+        self.contents(&inode, reference).await
     }
 
     /// Reads a node and checks its footer; returns `None` and notes a problem if it is not the expected node.
@@ -283,7 +283,7 @@ impl Checker {
         true
     }
 
-    async fn contents(&mut self, inode: &Inode, parent: Nid) -> Result<()> {
+    async fn contents(&mut self, inode: &Inode, reference: &Reference) -> Result<()> {
         let mut blocks = 1;
         let mut data = Vec::new();
         if inode.has_addresses() {
@@ -310,13 +310,24 @@ impl Checker {
             self.problem("inode-blocks", format!("inode {nid} counts {says} blocks, found {blocks}"));
         }
         match inode.kind() {
-            Kind::Directory => self.directory(inode, parent, &data).await?,
+            Kind::Directory => self.directory(inode, reference, &data).await?,
             Kind::Regular | Kind::Symlink if inode.has_inline(inline::DATA) => {
                 let (nid, size, room) = (inode.nid, inode.size, inode.inline_bytes().len());
                 if size > room as u64 {
                     self.problem(
                         "inline-size",
                         format!("inode {nid} has {size} bytes inline, room for {room}"),
+                    );
+                }
+                if inode.address(0) != Addr::NULL {
+                    let addr = inode.address(0);
+                    self.problem("inline-data", format!("inode {nid} has data inline, and a block {addr}"));
+                }
+                let is_empty = inode.inline_bytes().iter().all(|&byte| byte == 0);
+                if !inode.has_inline(inline::DATA_EXIST) && !is_empty {
+                    self.problem(
+                        "inline-data",
+                        format!("inode {nid} has data inline and says that it has none"),
                     );
                 }
             }
@@ -394,8 +405,11 @@ impl Checker {
         }
     }
 
-    async fn directory(&mut self, inode: &Inode, parent: Nid, data: &[(u64, Addr)]) -> Result<()> {
+    async fn directory(&mut self, inode: &Inode, reference: &Reference, data: &[(u64, Addr)]) -> Result<()> {
         let ino = inode.nid;
+        // A directory that was removed while it was open: its parent is not known, and Linux sets links and size to 0.
+        let is_orphan = reference.is_orphan;
+        let parent = (!is_orphan).then_some(reference.parent);
         let mut names = Names::default();
         if inode.has_inline(inline::DENTRY) {
             let room = inode.inline_bytes();
@@ -407,7 +421,7 @@ impl Checker {
                 self.entries(inode, parent, Some(index), Slots::BLOCK, &block, &mut names);
             }
             let end = inode.size.div_ceil(BLOCK_BYTES as u64);
-            if let Some((index, _)) = data.iter().find(|(index, _)| *index >= end) {
+            if let Some((index, _)) = data.iter().find(|(index, _)| *index >= end && !is_orphan) {
                 let size = inode.size;
                 self.problem(
                     "directory-size",
@@ -418,11 +432,15 @@ impl Checker {
                 self.problem("directory-depth", format!("directory {ino} has {} levels", inode.depth));
             }
         }
-        if names.dots != 2 && !inode.has_inline(inline::DOTS) {
-            self.problem("directory-dots", format!("directory {ino} has {} of `.` and `..`", names.dots));
+        if names.dots != [1, 1] && !inode.has_inline(inline::DOTS) {
+            let [own, above] = names.dots;
+            self.problem(
+                "directory-dots",
+                format!("directory {ino} has `.` {own} times, `..` {above} times"),
+            );
         }
         let expected = 2 + names.directories;
-        if inode.links != expected {
+        if inode.links != expected && !is_orphan {
             self.problem("links", format!("directory {ino} counts {} links, found {expected}", inode.links));
         }
         Ok(())
@@ -432,7 +450,7 @@ impl Checker {
     fn entries(
         &mut self,
         dir: &Inode,
-        parent: Nid,
+        parent: Option<Nid>,
         index: Option<u64>,
         slots: Slots,
         room: &[u8],
@@ -448,15 +466,16 @@ impl Checker {
                 }
             };
             if entry.is_dot() {
-                let expected = if entry.name == b"." { ino } else { parent };
-                if entry.ino != expected {
+                let is_own = entry.name == b".";
+                let expected = if is_own { Some(ino) } else { parent };
+                if let Some(expected) = expected.filter(|expected| *expected != entry.ino) {
                     let name = String::from_utf8_lossy(&entry.name).into_owned();
                     self.problem(
                         "directory-dots",
                         format!("`{name}` of directory {ino} is {}, expected {expected}", entry.ino),
                     );
                 }
-                names.dots += 1;
+                names.dots[usize::from(!is_own)] += 1;
                 continue;
             }
             self.entry(dir, index, &entry);
@@ -536,6 +555,14 @@ impl Checker {
             self.problem(
                 "sit-journal",
                 format!("the SIT's journal has segment {segment} of {}", self.sit.len()),
+            );
+        }
+        let end = self.volume.geometry().nid_end();
+        let beyond: Vec<Nid> = self.volume.nat_journal_nids().filter(|nid| *nid >= end).collect();
+        for nid in beyond {
+            self.problem(
+                "nat-journal",
+                format!("the NAT's journal has node {nid}, expected one below {end}"),
             );
         }
     }
@@ -621,6 +648,14 @@ impl Checker {
                             format!("the summary of segment {segment} is of {says}, found {found}"),
                         );
                     }
+                    let log = self.sit[segment.0 as usize].log;
+                    if Log::ALL.get(usize::from(log)).is_some_and(|log| log.is_node() != is_node) {
+                        let found = if is_node { "a node" } else { "data" };
+                        self.problem(
+                            "sit-log",
+                            format!("segment {segment} is of log {log}, and {addr} is {found}"),
+                        );
+                    }
                     summary
                 }
             };
@@ -668,6 +703,7 @@ impl Checker {
 #[derive(Debug, Default)]
 struct Names {
     seen: BTreeSet<Vec<u8>>,
-    dots: u32,
+    /// Entries `.` and `..`.
+    dots: [u32; 2],
     directories: u32,
 }

@@ -987,3 +987,37 @@ fn dual_mode_needs_a_disk_that_keeps_order() {
     assert!(said.contains("dual mode with range flushes of checkpoints"), "{said}");
     block_on(F2fs::mount(disk)).unwrap();
 }
+
+/// Blocks of a directory go with their last names, and come again. A name is the only one in its block, and gets another one there.
+#[test]
+fn directories_give_their_blocks_back() {
+    let image = volume(64);
+    let mut bed = mounted(&image);
+    let vfs = bed.vfs.clone();
+    bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        root.mkdir("/d", 0o755).await.unwrap();
+        root.create("/f").await.unwrap().close().await.unwrap();
+        let name = |number: u32| format!("/d/{number:08}");
+        let sectors = || async { root.stat("/d", Follow::Yes).await.unwrap().blocks_512 };
+        for round in 0..2 {
+            for number in 0..5_000 {
+                root.link("/f", name(number)).await.unwrap();
+                // It has the first free slots of its bucket, alone in a new block at times.
+                root.rename(name(number), name(number + 10_000), RenameMode::NoReplace).await.unwrap();
+                root.rename(name(number + 10_000), name(number), RenameMode::NoReplace).await.unwrap();
+            }
+            assert!(sectors().await > 8 * 20);
+            vfs.sync_all().await.unwrap();
+            assert_eq!(root.list("/d").await.unwrap().len(), 5_000);
+            for number in 0..5_000 {
+                root.unlink(name(number)).await.unwrap();
+            }
+            assert_eq!(sectors().await, 8, "round {round}: the block of `.` and `..`");
+            assert!(root.list("/d").await.unwrap().is_empty());
+        }
+        root.rmdir("/d").await.unwrap();
+        vfs.unmount().await.unwrap();
+    });
+    good(&image);
+}

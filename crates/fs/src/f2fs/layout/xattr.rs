@@ -1,6 +1,7 @@
 //! Extended attributes: a header and entries, in the inline room of an inode and, continued without a gap, in a node of their own.
 
 use super::bytes::{put, u16_at, u32_at};
+use super::node::INLINE_XATTR_WORDS;
 use crate::f2fs::error::{Result, corrupt};
 use crate::xattrs::Xattr;
 
@@ -9,6 +10,8 @@ const HEADER_BYTES: usize = 24;
 const ENTRY_BYTES: usize = 4;
 /// Bytes of the node that holds the attributes that do not fit into the inode.
 pub const NODE_BYTES: usize = 4072;
+/// Most bytes of a value (`MAX_VALUE_LEN` of Linux).
+pub const VALUE_BYTES_MAX: usize = INLINE_XATTR_WORDS as usize * 4 + NODE_BYTES - HEADER_BYTES - ENTRY_BYTES;
 
 /// Indexes of name prefixes, with the prefixes.
 pub const PREFIXES: [(u8, &str); 9] = [

@@ -97,11 +97,11 @@ impl State {
     }
 
     /// Marks a node to be rewritten, if it is still at this block.
-    fn move_node(&mut self, from: Addr, nid: Nid) -> Step<()> {
+    pub(super) fn move_node(&mut self, from: Addr, nid: Nid) -> Step<()> {
         let Some(entry) = self.nat.get(&nid).filter(|entry| entry.addr == from) else { return Ok(()) };
-        if entry.ino == nid {
-            self.inode(nid)?;
-        } else if !self.nodes.contains_key(&nid) {
+        // A checkpoint needs the inode to place any of its nodes: what cannot be read stays where it is.
+        self.inode(entry.ino)?;
+        if entry.ino != nid && !self.nodes.contains_key(&nid) {
             return Err(Stop::AnyNode(nid));
         }
         self.dirty.insert((entry.ino, nid));

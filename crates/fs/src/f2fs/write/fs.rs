@@ -226,7 +226,10 @@ impl Nodes for State {
         }
         self.make_room(dir, name)?;
         let room = self.room(dir, name)?;
-        self.check_names()?;
+        // As in `rename`.
+        if room.is_new {
+            self.check_names()?;
+        }
         self.insert(dir, room, &Entry::new(name, ino, kind))?;
         self.since.renamed.insert(ino);
         let inode = self.inode_mut(ino)?;
@@ -244,7 +247,7 @@ impl Nodes for State {
         let (place, entry) = self.find(dir, name)?.ok_or(Errno::ENOENT)?;
         let inode = self.inode(entry.ino)?;
         let (is_directory, has_other_names) = (inode.kind() == NodeKind::Directory, inode.links > 1);
-        if !has_other_names {
+        if is_directory || !has_other_names {
             self.check_nameless()?;
         }
         if is_directory && !self.is_empty(entry.ino)? {
@@ -325,7 +328,6 @@ impl Nodes for State {
         }
         // Nothing can stop the operation from here on.
         self.note_renamed(old.ino, [from.0, to.0]);
-        self.remove(from.0, old_place, &old)?;
         match (target, room) {
             (Some((place, entry)), _) => {
                 self.redirect(to.0, place, &Entry { ino: old.ino, kind: old.kind, ..entry.clone() })?;
@@ -337,6 +339,8 @@ impl Nodes for State {
             }
             (None, None) => unreachable!("a name that does not exist needs room"),
         }
+        // Behind the insertion, which may go to the same block: without entries it is freed.
+        self.remove(from.0, old_place, &old)?;
         if is_directory {
             self.inode_mut(from.0)?.links -= 1;
             self.inode_mut(to.0)?.links += 1;
@@ -404,6 +408,20 @@ fn xattrs_of_new(new: &NewNode) -> Step<Vec<Xattr>> {
 }
 
 impl F2fs {
+    /// Brings the nodes that map pages of a file into memory, one after the other: an operation on all of them begins again for each that is
+    /// missing.
+    async fn load_nodes(&self, ino: Nid, (first, end): (u64, u64)) -> Result<()> {
+        // A few nodes are found as well by the operation itself.
+        if self.run(|state| Ok(state.inode(ino)?.blocks)).await? < 4 * u64::from(node::NODE_WORDS) {
+            return Ok(());
+        }
+        let mut at = first;
+        while at < end {
+            at = self.run(|state| state.leaf_end(ino, at)).await?;
+        }
+        Ok(())
+    }
+
     /// Reads pages of a file whose contents are not inline.
     async fn read_blocks(&self, ino: Nid, first: u64, pages: &mut [Payload]) -> Result<()> {
         let mut runs: Vec<(usize, Addr, u32)> = Vec::new();
@@ -752,7 +770,10 @@ impl Engine for F2fs {
 
     async fn destroy(&self, ino: Option<Nid>) -> Result<()> {
         match ino {
-            Some(ino) => self.change(|state| state.destroy(ino)).await,
+            Some(ino) => {
+                self.load_nodes(ino, (0, u64::MAX)).await?;
+                self.change(|state| state.destroy(ino)).await
+            }
             None => Ok(()),
         }
     }
@@ -768,7 +789,7 @@ impl Engine for F2fs {
             // An inode with the fewest addresses possible.
             file_bytes_max: blocks_max(INODE_WORDS - 9 - 50) * BLOCK_BYTES as u64,
             links_max: LINKS_MAX,
-            xattr_value_bytes_max: xattr::NODE_BYTES,
+            xattr_value_bytes_max: xattr::VALUE_BYTES_MAX,
             time_seconds: (i64::MIN, i64::MAX),
             has_nanos: true,
         }
@@ -790,6 +811,7 @@ impl Engine for F2fs {
         if !size.is_multiple_of(BLOCK_BYTES as u64) {
             self.has_cut.set(true);
         }
+        self.load_nodes(ino, (size.div_ceil(BLOCK_BYTES as u64), u64::MAX)).await?;
         self.change(|state| state.resize(ino, size)).await
     }
 
@@ -925,6 +947,8 @@ impl Engine for F2fs {
     }
 
     async fn allocate(&self, ino: Nid, range: (u64, u64), keep_size: bool, now: Timestamp) -> Result<()> {
+        let pages = (range.0 / BLOCK_BYTES as u64, range.1.div_ceil(BLOCK_BYTES as u64));
+        self.load_nodes(ino, pages).await?;
         self.change(|state| state.reserve_range(ino, range)).await?;
         self.change(|state| {
             state.changed_at(ino, now)?;
@@ -944,9 +968,10 @@ impl Engine for F2fs {
 
     async fn punch_pages(&self, ino: Nid, first: u64, count: u64, now: Timestamp) -> Result<()> {
         self.change(|state| state.make_blocks(ino)).await?;
+        let pages = (first, first.saturating_add(count));
+        self.load_nodes(ino, pages).await?;
         self.change(|state| {
-            let end = state.inode(ino)?.size.div_ceil(BLOCK_BYTES as u64).max(first);
-            state.free_blocks(ino, (first, (first + count).min(end)))?;
+            state.free_blocks(ino, pages)?;
             state.changed_at(ino, now)
         })
         .await

@@ -176,8 +176,14 @@ impl Asked {
 }
 
 /// Refuses tables that contradict themselves, before anything is written by them.
-fn check_tables(geometry: &Geometry, sit: &[SitEntry], nat: &BTreeMap<Nid, NatEntry>) -> Result<()> {
-    if let Some((&nid, _)) = nat.range(geometry.nid_end()..).next() {
+fn check_tables(
+    geometry: &Geometry,
+    sit: &[SitEntry],
+    nat: &BTreeMap<Nid, NatEntry>,
+    mut journalled: impl Iterator<Item = Nid>,
+) -> Result<()> {
+    let beyond = nat.range(geometry.nid_end()..).next().map(|(&nid, _)| nid);
+    if let Some(nid) = beyond.or_else(|| journalled.find(|nid| *nid >= geometry.nid_end())) {
         return Err(Error::Corrupt(format!(
             "node {nid} has an entry, expected one below {}",
             geometry.nid_end()
@@ -307,7 +313,7 @@ impl F2fs {
             space.settle_written(&geometry, &checkpoint, &sit, written).map_err(Error::Corrupt)?;
         }
         let nat = volume.nat_entries().await?;
-        check_tables(&geometry, &sit, &nat)?;
+        check_tables(&geometry, &sit, &nat, volume.nat_journal_nids())?;
         Ok(State {
             superblock: volume.superblock().clone(),
             geometry,

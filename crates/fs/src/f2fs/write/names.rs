@@ -151,7 +151,14 @@ impl State {
     pub(super) fn remove(&mut self, dir: Nid, place: Place, entry: &Entry) -> Step<()> {
         let bytes = entry.name.len();
         match place.index {
-            Some(index) => Slots::BLOCK.remove(&mut self.dir_block_mut(dir, index)[..], place.slot, bytes),
+            Some(index) => {
+                let block = self.dir_block_mut(dir, index);
+                Slots::BLOCK.remove(&mut block[..], place.slot, bytes);
+                // As in Linux, a block without entries becomes a hole; the first one has `.` and `..`.
+                if index > 0 && Slots::BLOCK.entries(&block[..]).next().is_none() {
+                    self.free_block(dir, index)?;
+                }
+            }
             None => {
                 let room = self.inode_mut(dir)?.inline_bytes_mut();
                 Slots::in_room(room.len()).remove(room, place.slot, bytes);

@@ -103,7 +103,10 @@ impl State {
         let entry = &mut self.sit[segment.0 as usize];
         entry.mtime_s = match entry.mtime_s {
             0 => time_s,
-            mtime => (mtime * u64::from(entry.valid) + time_s) / (u64::from(entry.valid) + 1),
+            mtime => {
+                let sum = mtime.saturating_mul(entry.valid.into()).saturating_add(time_s);
+                sum / (u64::from(entry.valid) + 1)
+            }
         };
         self.area.note_segment(segment);
         self.space.touched.insert(segment);
@@ -431,7 +434,8 @@ impl State {
             if valid == 0 || valid >= blocks || is_used {
                 return None;
             }
-            let mtime_s = entries.iter().map(|entry| entry.mtime_s).sum::<u64>() / u64::from(per_section);
+            let mtime_s = entries.iter().fold(0, |sum: u64, entry| sum.saturating_add(entry.mtime_s));
+            let mtime_s = mtime_s / u64::from(per_section);
             Some((section, valid, mtime_s))
         });
         match choice {
@@ -447,7 +451,8 @@ impl State {
                 let benefit = |&(_, valid, mtime_s): &(u32, u32, u64)| {
                     let used = u64::from(valid * 100 / blocks);
                     let span = newest - oldest;
-                    let age = (100 * (mtime_s - oldest)).checked_div(span).map_or(0, |young| 100 - young);
+                    let young = (mtime_s - oldest).saturating_mul(100).checked_div(span);
+                    let age = young.map_or(0, |young| 100 - young.min(100));
                     100 * (100 - used) * age / (100 + used)
                 };
                 let best = candidates.iter().max_by_key(|at| (benefit(at), std::cmp::Reverse(at.0)));

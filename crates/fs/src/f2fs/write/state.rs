@@ -330,6 +330,20 @@ impl State {
         Ok(begin + span)
     }
 
+    /// The end of the pages that the same node maps as this one, or of the hole; all pages are in front of it if there are no more. The node is
+    /// in memory afterwards.
+    pub(super) fn leaf_end(&mut self, ino: Nid, index: u64) -> Step<u64> {
+        let addresses = self.inode(ino)?.address_count();
+        let Some(path) = Path::to(index, addresses) else { return Ok(u64::MAX) };
+        match self.slot(ino, index, false)? {
+            Some((nid, at)) => {
+                let words = if nid == ino { addresses } else { node::NODE_WORDS };
+                Ok(index + u64::from(words - at))
+            }
+            None => self.hole_end(ino, index, &path),
+        }
+    }
+
     /// The address of a block of a file whose contents are not inline.
     pub(super) fn address(&mut self, ino: Nid, index: u64) -> Step<Addr> {
         match self.slot(ino, index, false)? {

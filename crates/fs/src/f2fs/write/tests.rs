@@ -5,12 +5,13 @@ use super::super::layout::node::{Footer, NODE_WORDS, inline};
 use super::super::layout::summary::Summary;
 use super::super::layout::tables::{NatEntry, SitEntry};
 use super::super::layout::{Addr, Log, Nid, SEGMENT_BLOCKS, SegNo};
-use super::super::{Options, mkfs};
+use super::super::{Options, check, mkfs};
 use super::area::PACK_OTHERS;
 use super::by_nid::DirtyNodes;
 use super::checkpoint::is_indirect;
 use super::fs::LINKS_MAX;
 use super::state::State;
+use super::stop::Stop;
 use super::{F2fs, check_tables};
 use crate::engine::Nodes as _;
 use crate::port::{BLOCK_BYTES, Image, block_on};
@@ -309,9 +310,9 @@ fn tables_that_contradict_themselves_are_refused() {
     let fs = mounted(64);
     let state = fs.state.borrow();
     let mut nat = BTreeMap::from([(Nid(5), NatEntry { version: 0, ino: Nid(5), addr: Addr::NEW })]);
-    check_tables(&state.geometry, &state.sit, &nat).unwrap();
+    check_tables(&state.geometry, &state.sit, &nat, std::iter::empty()).unwrap();
     let refused = |sit: &[SitEntry], nat: &BTreeMap<Nid, NatEntry>| {
-        check_tables(&state.geometry, sit, nat).unwrap_err().to_string()
+        check_tables(&state.geometry, sit, nat, std::iter::empty()).unwrap_err().to_string()
     };
     for damage in [
         (|entry: &mut SitEntry| entry.valid += 1) as fn(&mut SitEntry),
@@ -326,7 +327,42 @@ fn tables_that_contradict_themselves_are_refused() {
         nat.insert(nid, NatEntry { version: 0, ino: nid, addr: Addr::NEW });
         assert!(refused(&state.sit, &nat).contains("has an entry"));
         nat.remove(&nid);
+        // One that is freed in the NAT's journal: its block of the NAT would be written.
+        assert!(check_tables(&state.geometry, &state.sit, &nat, [nid].into_iter()).is_err());
     }
+}
+
+/// A node whose inode cannot be read stays where it is: no checkpoint could place it.
+#[test]
+fn regression_cleaning_leaves_nodes_of_inodes_that_it_cannot_read() {
+    let fs = mounted(64);
+    let nid = file(&fs, b"file");
+    let pages: Vec<DirtyPage> = (0..1_000).map(|index| DirtyPage { index, payload: Payload::Zero }).collect();
+    block_on(fs.reserve(Ino(nid.0.into()), (0, 1_000 * BLOCK_BYTES as u64))).unwrap();
+    block_on(fs.write_pages(Ino(nid.0.into()), &pages, WriteCause::Sync)).unwrap();
+    block_on(fs.checkpoint()).unwrap();
+    let mut state = fs.state.borrow_mut();
+    let below = state.inode(nid).unwrap().node(0);
+    let addr = state.nat[&below].addr;
+    state.inodes.remove(&nid);
+    assert!(matches!(state.move_node(addr, below), Err(Stop::Inode(of)) if of == nid));
+    assert_eq!(state.dirty.range((nid, below)..=(nid, below)).next(), None);
+}
+
+/// A directory that was removed while it is open has neither a parent nor links.
+#[test]
+fn a_removed_directory_that_is_open_is_no_problem() {
+    let image = Rc::new(Image::in_memory(64 << 8));
+    block_on(mkfs(&*image, &Options::new(64 << 8))).unwrap();
+    let fs = block_on(F2fs::mount(Rc::clone(&image) as _)).unwrap();
+    let (kind, now) = (Kind::Directory, Timestamp::default());
+    let node = NewNode { kind, mode: 0o755, uid: 0, gid: 0, now, acls: NewAcls::default() };
+    let dir = block_on(fs.create(fs.root(), b"dir", &node)).unwrap().ino;
+    block_on(fs.hold(dir)).unwrap();
+    block_on(fs.rmdir(fs.root(), b"dir", now)).unwrap();
+    block_on(fs.checkpoint()).unwrap();
+    let report = block_on(check(image)).unwrap();
+    assert_eq!((report.problems, report.orphans), (Vec::new(), 1));
 }
 
 /// A hole is punched into a sparse file by its nodes and not page by page: this would take hours.
