@@ -163,7 +163,10 @@ pub(crate) fn serve(args: &ServeArgs, cancel: &AtomicBool) -> Outcome {
     let (keys, tls) = args.listen.tls()?;
     let disks = disks(args, cancel)?;
     let exports = disks.iter().map(|disk| export(disk, args.read_only)).collect();
-    let nbd = Config::new(exports, tls, Limits::default()).map_err(Failure::usage)?;
+    let nbd = match Config::new(exports, tls, Limits::default()) {
+        Ok(nbd) => nbd,
+        Err(error) => return Err(closed(disks, Failure::usage(error))),
+    };
     let control = args.control.clone().unwrap_or_else(|| match args.listen.unix.first() {
         Some(path) => control_of(path),
         None => std::env::temp_dir().join(format!("weir-{}.control", std::process::id())),
@@ -210,6 +213,19 @@ fn disks(args: &ServeArgs, cancel: &AtomicBool) -> Outcome<Vec<Disk>> {
         return Err(Failure::Usage("--record records one export; serve the others by another server".into()));
     }
     let mut disks = Vec::new();
+    match opened(args, cancel, &mut disks) {
+        Ok(()) => Ok(disks),
+        Err(failure) => Err(closed(disks, failure)),
+    }
+}
+
+/// Ends disks to which nobody has written, since the server does not start: their volumes stay closed.
+fn closed(disks: Vec<Disk>, failure: Failure) -> Failure {
+    disks.into_iter().for_each(|disk| drop(disk.shut_down()));
+    failure
+}
+
+fn opened(args: &ServeArgs, cancel: &AtomicBool, disks: &mut Vec<Disk>) -> Outcome {
     for export in &args.exports {
         let (name, target) = match export.split_once('=') {
             Some((name, target)) => (Some(name), target),
@@ -231,7 +247,7 @@ fn disks(args: &ServeArgs, cancel: &AtomicBool) -> Outcome<Vec<Disk>> {
         let name = name.map_or_else(|| config.name.clone(), str::to_owned);
         disks.push(in_memory(args, &name, config, host_ftl, precondition, cancel)?);
     }
-    Ok(disks)
+    Ok(())
 }
 
 /// Whether a file is not text, by its beginning.

@@ -314,6 +314,7 @@ impl Disk {
     ) -> Result<(), DiskError> {
         match self.power {
             Power::Off { fail: true, .. } => {
+                self.note_lost(kind_of(&request.command));
                 let body = Body::Failed(Errno::Io, "the device's power is off".into());
                 answers.push(Answer { client, token: request.token, body });
                 return Ok(());
@@ -385,6 +386,10 @@ impl Disk {
         let live = self.live.as_mut().expect("the power is on");
         live.submit(at, queue, op, fua, u64::from(place), &mut self.finished);
         Ok(())
+    }
+
+    fn note_lost(&mut self, kind: Option<Kind>) {
+        kind.into_iter().for_each(|kind| self.stats.failed(kind));
     }
 
     fn units(&self, offset: u64, length: u32) -> std::ops::Range<u64> {
@@ -511,10 +516,12 @@ impl Disk {
     ) -> Result<RecoveryReport, DiskError> {
         self.advance(clock, answers)?;
         let at = self.time(clock);
-        let live = self.live.take().expect("a disk has a device");
-        if let Some(recorder) = &mut self.recorder {
-            recorder.cut(at, tear, live.trace_hash()).map_err(DiskError::Recording)?;
+        if self.recorder.is_some() {
+            let hash = self.hash_at(at);
+            let recorder = self.recorder.as_mut().expect("it was there");
+            recorder.cut(at, tear, hash).map_err(DiskError::Recording)?;
         }
+        let live = self.live.take().expect("a disk has a device");
         if let Some(volume) = &self.volume {
             volume.forget_damage();
         }
@@ -523,6 +530,9 @@ impl Disk {
         if let Some(volume) = &self.volume {
             volume.check_recovery().map_err(|error| DiskError::Damaged(error.to_string()))?;
         }
+        if let Some(error) = self.live().device().store_error() {
+            return Err(DiskError::Volume(error.to_string()));
+        }
         self.cuts += 1;
         self.bring_back(tear);
         self.finished.clear();
@@ -530,22 +540,31 @@ impl Disk {
             if let Some(lost) = self.pending[place].take() {
                 self.free.push(place as u32);
                 if on_cut == OnCut::Fail {
+                    self.note_lost(Some(lost.kind));
                     let body = Body::Failed(Errno::Io, "the device lost its power".into());
                     answers.push(Answer { client: lost.client, token: lost.token, body });
                 }
             }
         }
         // Requests that waited for the power since an earlier cut are lost with this one.
-        for (client, _, request) in self.held.drain(..) {
+        for (client, _, request) in std::mem::take(&mut self.held) {
             if on_cut == OnCut::Fail {
+                self.note_lost(kind_of(&request.command));
                 let body = Body::Failed(Errno::Io, "the device lost its power".into());
                 answers.push(Answer { client, token: request.token, body });
             }
         }
         let recovery = if self.follows_clock { report.time } else { Duration::ZERO };
-        let until = clock + off.max(recovery);
+        let until = clock.saturating_add(off.max(recovery));
         self.power = Power::Off { until, fail: on_cut == OnCut::Fail };
         Ok(report)
+    }
+
+    /// The hash over all events up to an instant and at it, as a rerun of the recording executes them.
+    fn hash_at(&mut self, at: Instant) -> u64 {
+        let live = self.live.as_mut().expect("the power is on");
+        live.advance(at, &mut self.finished);
+        live.trace_hash()
     }
 
     /// Puts onto the medium what the seed draws among the legal states.
@@ -597,16 +616,30 @@ impl Disk {
     /// # Errors
     /// The recording or the volume cannot be ended; the volume is recoverable nevertheless.
     pub fn shut_down(mut self) -> Result<(), DiskError> {
-        let live = self.live.take().expect("a disk has a device");
         if let Some(recorder) = self.recorder.take() {
-            recorder.finish(live.now(), live.trace_hash()).map_err(DiskError::Recording)?;
+            let now = self.live().now();
+            let hash = self.hash_at(now);
+            recorder.finish(now, hash).map_err(DiskError::Recording)?;
         }
+        let live = self.live.take().expect("a disk has a device");
         match self.volume.take() {
             Some(volume) => {
                 volume.close(&live.shut_down()).map_err(|error| DiskError::Volume(error.to_string()))
             }
             None => Ok(()),
         }
+    }
+}
+
+/// The kind in the statistics; `None` for what no device sees.
+fn kind_of(command: &Command) -> Option<Kind> {
+    match command {
+        Command::Read => Some(Kind::Read),
+        Command::Write { .. } => Some(Kind::Write),
+        Command::Trim { .. } => Some(Kind::Trim),
+        Command::WriteZeroes { .. } => Some(Kind::Zero),
+        Command::Flush => Some(Kind::Flush),
+        Command::Cache | Command::BlockStatus { .. } => None,
     }
 }
 

@@ -3,7 +3,7 @@
 //! Invariant: the file of a unix socket goes with its server; one at which another server listens is left alone.
 
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -199,6 +199,26 @@ impl Drop for Sockets {
     }
 }
 
+/// Descriptors beside those of connections: listeners, controllers, files of volumes, the libraries'.
+const FILES_BESIDE: u64 = 128;
+
+/// Makes sure that this process may open so many descriptors for each of its connections: a listener without any would be ready for ever.
+pub(crate) fn reserve_files(connections: usize, for_each: u64) -> Result<(), ServeError> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let needed = connections as u64 * for_each + FILES_BESIDE;
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current.is_none_or(|current| current >= needed) {
+        return Ok(());
+    }
+    if let Some(most) = maximum.filter(|most| *most < needed) {
+        return Err(ServeError(format!(
+            "{connections} connections need {needed} open files, of which this process may have {most} (ulimit -Hn)"
+        )));
+    }
+    setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum })
+        .map_err(|error| ServeError(format!("{needed} open files for {connections} connections: {error}")))
+}
+
 /// Listens on a unix socket. A file that a dead server left behind is replaced; one that is alive is not.
 pub(crate) fn bind_unix(path: &Path) -> Result<UnixListener, ServeError> {
     let name = path.display();
@@ -207,8 +227,11 @@ pub(crate) fn bind_unix(path: &Path) -> Result<UnixListener, ServeError> {
         if !kind.is_socket() {
             return Err(ServeError(format!("{name}: there is a file that is no socket; it is not replaced")));
         }
-        if UnixStream::connect(path).is_ok() {
-            return Err(ServeError(format!("{name}: another server listens here")));
+        // Only nobody at the other end is a dead server: a socket of another kind, or of another user, is somebody's.
+        match UnixStream::connect(path) {
+            Ok(_) => return Err(ServeError(format!("{name}: another server listens here"))),
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
+            Err(error) => return Err(failed(&name)(error)),
         }
         std::fs::remove_file(path).map_err(failed(&name))?;
     }

@@ -9,7 +9,7 @@
 //! Invariants: as the server's; and a client whose thread waits for the FTL stops no other.
 
 use crate::control::{Ask, CutDone, CutOrder, LINE_BYTES_MAX, Reply};
-use crate::listen::{Endpoint, Listener, ServeError, Sockets, Stream, failed, listen};
+use crate::listen::{Endpoint, Listener, ServeError, Sockets, Stream, failed, listen, reserve_files};
 use crate::nbd::{
     Command, Config, Connection, EXTENT_UNITS_MAX, EXTENTS_MAX, Errno, Extent, Progress, Request, TlsKeys,
     Token,
@@ -90,6 +90,8 @@ impl ParallelServer {
         assembly: Assembly,
     ) -> Result<Self, ServeError> {
         assert_eq!(nbd.exports().len(), 1, "one disk is one export");
+        // Its socket, the server's twin of it, and the queue of its thread.
+        reserve_files(disk.workers() as usize, 3)?;
         let (listeners, sockets) = listen(config.control.as_deref(), &config.endpoints)?;
         let number = || AtomicU64::new(0);
         let common = Common {
@@ -383,7 +385,10 @@ impl Client {
                 Ok(Progress::Closed) | Err(_) => true,
             };
             let before = self.connection.session().output().len();
-            let Ok(has_worked) = self.turn() else { break };
+            let Ok(has_worked) = self.turn() else {
+                self.send_rest();
+                break;
+            };
             if !self.has_power {
                 self.common.lost.fetch_add(self.connection.session().in_flight() as u64, Ordering::Relaxed);
                 break;
@@ -391,7 +396,11 @@ impl Client {
             if has_worked {
                 (moved, active) = (Instant::now(), Instant::now());
             }
-            if self.connection.flush().is_err() || self.connection.session().wants_close() || is_over {
+            if self.connection.flush().is_err() || self.connection.session().wants_close() {
+                break;
+            }
+            if is_over {
+                self.send_rest();
                 break;
             }
             let waits_for_client = self.connection.wants_write();
@@ -416,6 +425,21 @@ impl Client {
         self.connection.close().shutdown();
         drop(self.handle);
         drop(self.is_there);
+    }
+
+    /// Sends the answers that are left to a client that may have closed its own side only.
+    fn send_rest(&mut self) {
+        let mut moved = Instant::now();
+        while self.connection.wants_write() && moved.elapsed() < self.common.config.patience {
+            let before = self.connection.session().output().len();
+            wait(self.connection.stream(), PollFlags::OUT, SLEEP_MAX);
+            if self.connection.flush().is_err() {
+                return;
+            }
+            if self.connection.session().output().len() < before {
+                moved = Instant::now();
+            }
+        }
     }
 
     /// Executes what has arrived; returns whether there was something.

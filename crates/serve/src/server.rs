@@ -13,7 +13,7 @@
 use crate::clock::{Clock, Speed};
 use crate::control::{Ask, CutDone, CutOrder, DiskStatus, LINE_BYTES_MAX, Reply, Status};
 use crate::disk::{Answer, Body, ClientId, Disk, OnCut};
-use crate::listen::{Endpoint, Listener, ServeError, Sockets, Stream, failed, listen};
+use crate::listen::{Endpoint, Listener, ServeError, Sockets, Stream, failed, listen, reserve_files};
 use crate::nbd::{Command, Config, Connection, Errno, Progress, TlsKeys};
 use flashweir_core::{Duration, Instant, Payload};
 use flashweir_sim::live::Tear;
@@ -165,7 +165,16 @@ impl Server {
     pub fn bind(config: ServerConfig, nbd: Config, mut disks: Vec<Disk>) -> Result<Self, ServeError> {
         assert_eq!(nbd.exports().len(), disks.len(), "each export is one disk");
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("epoll"))?;
-        let (listeners, sockets) = listen(config.control.as_deref(), &config.endpoints)?;
+        let listening = reserve_files(config.connections_max, 1)
+            .and_then(|()| listen(config.control.as_deref(), &config.endpoints));
+        let (listeners, sockets) = match listening {
+            Ok(listening) => listening,
+            Err(error) => {
+                // Nobody has written: their volumes are closed as they were.
+                disks.into_iter().for_each(|disk| drop(disk.shut_down()));
+                return Err(error);
+            }
+        };
         for (place, listener) in (0..).zip(&listeners) {
             let added = epoll::add(&epoll, listener, Source::Listener(place).pack(), EventFlags::IN);
             added.map_err(failed("epoll"))?;
@@ -529,6 +538,7 @@ impl Server {
         let tear = order.seed.map_or(Tear::Likeliest, Tear::Drawn);
         let mut done = Vec::new();
         for at in chosen {
+            let requests_lost = self.disks[at].in_flight() as u64;
             let mut connections_dropped = 0;
             for place in 0..self.clients.len() {
                 let Some(client) = self.clients[place].as_mut() else { continue };
@@ -547,7 +557,6 @@ impl Server {
                 }
             }
             let disk = &mut self.disks[at];
-            let requests_lost = disk.in_flight() as u64;
             let off = Duration::from_nanos(order.off_ns);
             let report = disk.cut(now, tear, order.on_cut(), off, &mut self.answers);
             let report = report.map_err(failed(disk.name()))?;

@@ -129,6 +129,13 @@ impl Stats {
         record(&mut self.misses, wall(queued.saturating_since(due)));
     }
 
+    /// A request was answered with an error and never reached the device: its power is off. It has no latency.
+    pub fn failed(&mut self, kind: Kind) {
+        let stats = &mut self.kinds[kind as usize];
+        stats.requests += 1;
+        stats.errors += 1;
+    }
+
     /// Every kind that occurred.
     pub fn kinds(&self) -> Vec<KindStatus> {
         let all = self.kinds.iter().zip(KINDS).filter(|(stats, _)| stats.requests > 0);

@@ -625,8 +625,12 @@ impl<O: Own> Engine<O> {
         })
     }
 
-    /// Shuts a device down in order: its commands are finished and flushed. Requests that wait in layers are dropped.
+    /// Shuts a device down in order: its commands are finished and flushed, by way of the layers, since a host FTL may hold what was answered.
+    /// Requests that wait in layers are dropped.
     pub(crate) fn shut_down(mut self) -> Device {
+        if self.has_layers() {
+            self.flush_layers();
+        }
         self.layers = Chain::new();
         // A flush covers what has completed; on the link it could overtake a write.
         while self.in_flight() > 0 && self.step(&mut ()) {}
@@ -638,6 +642,20 @@ impl<O: Own> Engine<O> {
             }
         }
         self.device
+    }
+
+    fn flush_layers(&mut self) {
+        struct Flushed(bool);
+        impl Host for Flushed {
+            fn completed(&mut self, _: Instant, token: u64, _: Instant, _: Answer) {
+                self.0 |= token == u64::MAX;
+            }
+        }
+        while self.in_flight() > 0 && self.turn(&mut ()).is_some() {}
+        let (now, mut flushed) = (self.now(), Flushed(false));
+        self.submit(now, now, Command::new(u64::MAX, Op::Flush), 0, &mut flushed);
+        self.deliver(now, &mut flushed);
+        while !flushed.0 && self.turn(&mut flushed).is_some() {}
     }
 
     /// Executes all events but those of the host.

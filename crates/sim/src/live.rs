@@ -227,8 +227,6 @@ impl Live {
         if self.engine.has_layers() {
             let mut finished = Vec::new();
             while self.in_flight() > 0 && self.step(&mut finished) {}
-            self.submit(self.now(), 0, Op::Flush, false, u64::MAX, &mut finished);
-            while self.in_flight() > 0 && self.step(&mut finished) {}
         }
         self.engine.shut_down()
     }

@@ -42,6 +42,8 @@ pub(crate) struct Collector<'a> {
     entered: u64,
     /// Lines whose copies are under way, with their groups and the end of their copying.
     emptying: Vec<(usize, u32, Instant)>,
+    /// The group that has the first turn.
+    first_group: usize,
     /// When it began to count ticks, and from which one on.
     begun: (Instant, u64),
 }
@@ -56,7 +58,7 @@ impl<'a> Collector<'a> {
     pub(crate) fn new(shared: &'a Shared, end: Worker) -> Self {
         let queue = shared.medium.queue(COPY_UNITS);
         let begun = (Instant::now(), shared.tick.load(Ordering::Relaxed));
-        Self { shared, end, queue, fruitless: 0, entered: 0, emptying: Vec::new(), begun }
+        Self { shared, end, queue, fruitless: 0, entered: 0, emptying: Vec::new(), first_group: 0, begun }
     }
 
     /// Works until the FTL ends.
@@ -111,7 +113,10 @@ impl<'a> Collector<'a> {
             shared.is_full.store(false, Ordering::Release);
         }
         let mut has_collected = false;
-        for group in 0..shared.lines.groups() {
+        let groups = shared.lines.groups();
+        let first = self.first_group;
+        self.first_group = (first + 1) % groups;
+        for group in (first..groups).chain(0..first) {
             let needs = self.needs(group) && !self.is_full();
             if shared.lines.set_collecting(group, needs) != needs {
                 match needs {
@@ -119,10 +124,20 @@ impl<'a> Collector<'a> {
                     false => shared.collecting.fetch_sub(1, Ordering::AcqRel),
                 };
             }
-            // A victim needs room of its own, so without room they come one at a time.
-            let most = if shared.has_room() { EMPTYING_MAX } else { 1 };
             if needs
-                && self.emptying.len() < most
+                && shared.has_room()
+                && self.emptying.len() < EMPTYING_MAX
+                && let Some(line) = shared.lines.victim(group, self.gain())
+            {
+                self.collect(group, line)?;
+                has_collected = true;
+            }
+        }
+        // A victim needs room of its own, so without room they come one at a time: the one that leaves most.
+        if !shared.has_room() && !self.is_full() && self.emptying.is_empty() {
+            let valid =
+                |group| Some((shared.lines.valid_count(shared.lines.look(group, self.gain())?), group));
+            if let Some((_, group)) = (0..groups).filter_map(valid).min()
                 && let Some(line) = shared.lines.victim(group, self.gain())
             {
                 self.collect(group, line)?;

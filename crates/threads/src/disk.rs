@@ -35,6 +35,17 @@ pub struct Disk {
     handles: Arc<SpinLock<Vec<(usize, Worker)>>>,
 }
 
+/// Ends everything if its thread panics: nobody else would answer those who wait for it.
+struct StopsAll<'a>(&'a Shared);
+
+impl Drop for StopsAll<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.medium.fail("a thread of the device has panicked");
+        }
+    }
+}
+
 impl Disk {
     /// Opens a disk on an erased medium in memory.
     ///
@@ -114,7 +125,10 @@ impl Disk {
         let mut threads = Vec::new();
         let mut start = |name: String, work: Box<dyn FnOnce(&Shared) + Send>| {
             let shared = shared.clone();
-            let thread = Builder::new().name(name).spawn(move || work(&shared));
+            let thread = Builder::new().name(name).spawn(move || {
+                let _guard = StopsAll(&shared);
+                work(&shared);
+            });
             threads.push(thread.expect("a thread of its own"));
         };
         let end = ends.pop().expect("the collector's");
@@ -125,6 +139,11 @@ impl Disk {
         }
         let handles = ends.into_iter().enumerate().rev().collect();
         Ok(Self { shared, threads, handles: Arc::new(SpinLock::new(handles)) })
+    }
+
+    /// Handles at most at a time.
+    pub fn workers(&self) -> u32 {
+        self.shared.geometry.workers
     }
 
     /// A handle for a thread; `None` if all are given out. The n-th one that is open belongs to CPU n.

@@ -460,6 +460,7 @@ impl Store {
         }
         let contents: Vec<Content> =
             (0..self.geometry.units_per_program).map(|_| Content::default()).collect();
+        let mut torn = Vec::new();
         for found in open {
             let first = self.offset(found.block, found.program);
             queue.read_all((0..).zip(&contents).map(|(at, unit)| (first + at * UNIT_BYTES as u64, unit)))?;
@@ -473,8 +474,7 @@ impl Store {
                     1 + block
                 ))));
             } else {
-                // Later records will say that its number was durable.
-                queue.write_all(first + units, &[&self.padding])?;
+                torn.push(first + units);
             }
         }
         if let Some(sum) = seal {
@@ -482,6 +482,10 @@ impl Store {
                 return Err(OpenError::Damaged);
             }
             queue.write_all(Self::bytes(&self.geometry), &[&self.padding])?;
+        }
+        // Later records will say that these numbers were durable. Until here nothing was changed: the volume may have been refused.
+        for record in torn {
+            queue.write_all(record, &[&self.padding])?;
         }
         self.settle(&mut queue, &written)?;
         self.file.sync_data()?;

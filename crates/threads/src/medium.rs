@@ -134,8 +134,15 @@ impl Medium {
         match Store::create(path, geometry, volume, destroys, zone_bytes) {
             Ok(store) => Ok(Self::of(geometry, Place::File(Box::new(store)))),
             Err(error) => {
-                if !was_there {
-                    // It may not have been made at all.
+                // It may not have been made at all, or by another process meanwhile.
+                if !was_there
+                    && !matches!(
+                        error.kind(),
+                        io::ErrorKind::AlreadyExists
+                            | io::ErrorKind::ResourceBusy
+                            | io::ErrorKind::WouldBlock
+                    )
+                {
                     let _ = std::fs::remove_file(path);
                 }
                 Err(error)
@@ -218,6 +225,12 @@ impl Medium {
             }
         }
         Ok(())
+    }
+
+    /// The device has failed, for a reason that is not the system's.
+    pub(crate) fn fail(&self, why: &'static str) {
+        let _ = self.failure.set(io::Error::other(why));
+        self.power_off();
     }
 
     pub(crate) fn is_off(&self) -> bool {
@@ -660,6 +673,29 @@ mod tests {
                 file.medium.erase([1].into_iter()).unwrap();
             }
         }
+    }
+
+    /// Contents that no record calls durable are read again when a volume is opened. If that fails and the volume is refused, it stays as it is:
+    /// the record of the program was overwritten before, so the program was lost for good.
+    #[test]
+    fn regression_a_refused_volume_is_not_changed() {
+        use std::os::unix::fs::FileExt as _;
+        let mut file = InFile::new("refused");
+        file.program(0, 0, 1, 11);
+        file.medium.seal().unwrap();
+        file.medium = Medium::new(TINY);
+        let whole = std::fs::read(&file.path).unwrap();
+        let raw = std::fs::File::options().write(true).open(&file.path).unwrap();
+        // The superblock, a unit of openings, and the first unit of the program.
+        let place = 2 * 4096;
+        raw.write_all_at(&[whole[place] ^ 1], place as u64).unwrap();
+        let damaged = std::fs::read(&file.path).unwrap();
+        let refused = Medium::open(&file.path, 1, 1).unwrap().power_on(&mut |_| true);
+        assert!(matches!(refused, Err(OpenError::Damaged)));
+        assert!(std::fs::read(&file.path).unwrap() == damaged);
+        raw.write_all_at(&whole[place..=place], place as u64).unwrap();
+        file.open_again();
+        assert_eq!(file.record(0, 0), Some((Owner::Unit(Lpn(11)), 11)));
     }
 
     #[test]

@@ -181,6 +181,10 @@ impl<'a> Queue<'a> {
     /// Gives each operation that has ended; with `wait` there is at least one, if any is under way.
     pub(crate) fn completed(&mut self, wait: bool, mut each: impl FnMut(u64, io::Result<()>)) {
         if let Some(ring) = &mut self.ring {
+            if !ring.submission().is_empty() {
+                // The system lacked something when they were submitted.
+                let _ = ring.submit();
+            }
             while wait && self.under_way > 0 && self.ended.is_empty() && ring.completion().is_empty() {
                 match ring.submit_and_wait(1) {
                     Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}

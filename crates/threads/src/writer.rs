@@ -24,6 +24,9 @@ const KICK: Duration = Duration::from_millis(10);
 /// Kicks after which a program is filled up with padding.
 const KICKS_UNTIL_PAD: u32 = 200;
 
+/// A recovery holds, and reads again, what was programmed since the last sync, so there is one now and then even if no client flushes.
+const PROGRAMS_UNTIL_SYNC: u64 = 4096;
+
 /// A step of the ring, from the end of the one before it.
 #[derive(Debug)]
 struct Step<'a> {
@@ -49,7 +52,11 @@ pub(crate) struct Writer<'a> {
     /// Steps in their order, and the number of the first.
     under_way: VecDeque<Step<'a>>,
     first: u64,
+    /// The number at which it makes durable what it has programmed.
+    sync_at: u64,
     kicks: u32,
+    /// End of the ring when what was marked up to there did not fill a program.
+    looked_at: u64,
     /// Since when entries wait to fill a program.
     waits_since: Option<Instant>,
 }
@@ -66,7 +73,9 @@ impl<'a> Writer<'a> {
             entries: Vec::new(),
             under_way: VecDeque::new(),
             first: 0,
+            sync_at: PROGRAMS_UNTIL_SYNC,
             kicks: 0,
+            looked_at: 0,
             waits_since: None,
         }
     }
@@ -99,6 +108,10 @@ impl<'a> Writer<'a> {
         }
         self.completed(!has_begun)?;
         self.end_steps();
+        if self.first >= self.sync_at {
+            self.sync_at = self.first + PROGRAMS_UNTIL_SYNC;
+            self.shared.medium.sync()?;
+        }
         Ok(true)
     }
 
@@ -135,8 +148,11 @@ impl<'a> Writer<'a> {
         let least = u64::from(self.shared.geometry.units_per_program);
         let mut has_work = false;
         self.shared.writers[self.ring].sleep(KICK, || {
-            let pending = ring.mem.load(Ordering::Acquire) - self.subm;
-            has_work = pending >= least || pending > 0 && self.is_forced() || !self.shared.goes_on();
+            let mem = ring.mem.load(Ordering::Acquire);
+            let pending = mem - self.subm;
+            has_work = pending >= least && mem != self.looked_at
+                || pending > 0 && self.is_forced()
+                || !self.shared.goes_on();
             has_work
         });
         let has_pending = ring.mem.load(Ordering::Acquire) > self.subm;
@@ -168,6 +184,8 @@ impl<'a> Writer<'a> {
         if end == self.subm
             || is_short && !is_forced && self.kicks < KICKS_UNTIL_PAD && !self.entries.is_empty()
         {
+            // Some may be dropped: as many as a program takes need not be there.
+            self.looked_at = if end == mem { mem } else { self.subm };
             return Ok(false);
         }
         let place = if self.entries.is_empty() { None } else { self.place()? };

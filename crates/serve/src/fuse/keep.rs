@@ -10,9 +10,10 @@ use crate::host_disk::{free_bytes, nameless};
 use flashweir_fs::port::BLOCK_BYTES;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, fallocate, linkat};
 use rustix::io::Errno;
-use std::fs::{File, Permissions};
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{MetadataExt as _, fchown};
 use std::path::{Path, PathBuf};
 
 /// Room for an image.
@@ -82,9 +83,12 @@ impl Room {
     }
 
     /// Makes the file durable and gives it that name.
-    pub(super) fn take_place(mut self, path: &Path, permissions: Option<Permissions>) -> io::Result<()> {
-        if let Some(permissions) = permissions {
-            self.file.set_permissions(permissions)?;
+    /// It gets the owner and the permissions of `old`.
+    pub(super) fn take_place(mut self, path: &Path, old: Option<&Metadata>) -> io::Result<()> {
+        if let Some(old) = old {
+            // Who may write the image and is not its owner cannot give it away: it is theirs then, as with any program that replaces files.
+            let _ = fchown(&self.file, Some(old.uid()), Some(old.gid()));
+            self.file.set_permissions(old.permissions())?;
         }
         self.file.sync_all()?;
         let name = match &self.named {
@@ -161,6 +165,22 @@ mod tests {
         File::open(&path).unwrap().read_to_end(&mut found).unwrap();
         assert_eq!((found.len(), &found[..5]), (2 * BLOCK_BYTES, &b"after"[..]));
         assert_eq!(names(&dir), ["disk.img"]);
+    }
+
+    #[test]
+    fn an_image_keeps_owner_and_permissions() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = dir("owner");
+        let path = dir.0.join("disk.img");
+        std::fs::write(&path, "before").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+        // Only root gives files away; others keep them.
+        let is_root = std::os::unix::fs::chown(&path, Some(1234), Some(4321)).is_ok();
+        let old = std::fs::metadata(&path).unwrap();
+        Room::reserve(&path, 2).unwrap().take_place(&path, Some(&old)).unwrap();
+        let new = std::fs::metadata(&path).unwrap();
+        assert_eq!((new.uid(), new.gid(), new.mode()), (old.uid(), old.gid(), old.mode()));
+        assert!(!is_root || new.uid() == 1234);
     }
 
     #[test]

@@ -411,8 +411,8 @@ impl OpenImage {
         let copied = stack.block_on(async move { copy(&port, image.port(), &ranges).await });
         copied.unwrap_or_else(|| Err("the device does not answer".into()))?;
         room.punch(holes);
-        let permissions = self.lock.metadata().map_err(named)?.permissions();
-        room.take_place(path, Some(permissions)).map_err(named)
+        let old = self.lock.metadata().map_err(named)?;
+        room.take_place(path, Some(&old)).map_err(named)
     }
 }
 

@@ -138,25 +138,18 @@ pub(super) fn run(
 ) -> Result<(), String> {
     let path = medium.path().display().to_string();
     let named = |why| format!("{path}: {why}");
-    let begun = (|| {
-        let (held, mut stack) = medium.open(config.flush, config.mount.read_only)?;
-        let port = stack.port();
-        let wanted = config.make;
-        let kind = stack.block_on(async move {
-            match (Kind::find(&port).await.map_err(|error| error.to_string())?, wanted) {
-                (Ok(_), Some(_)) => Err("there is a file system already: expected no --mkfs".to_owned()),
-                (Ok(kind), None) => Ok(kind),
-                (Err(_), Some(kind)) => make(&port, kind).await.map(|()| kind),
-                (Err(_), None) => Err("no volume of ext4, F2FS or ALFS; --mkfs makes one".to_owned()),
+    let opened = medium.open(config.flush, config.mount.read_only);
+    let begun = opened.and_then(|(held, mut stack)| {
+        let mode = match mode_of(&config, &mut stack) {
+            Ok(mode) => mode,
+            Err(why) => {
+                // No file system was mounted: a volume stays closed, an image as it is.
+                let _ = held.close(stack, true);
+                return Err(named(why));
             }
-        });
-        let kind = kind.unwrap_or_else(|| Err("the device does not answer".into())).map_err(named)?;
-        let mode = stack
-            .port()
-            .with_disk(|device, host_ftl| (config.choose)(kind, device, host_ftl))
-            .map_err(named)?;
+        };
         Ok((held, stack, mode))
-    })();
+    });
     let (held, stack, mode) = match begun {
         Ok(begun) => begun,
         Err(error) => {
@@ -166,6 +159,21 @@ pub(super) fn run(
     };
     config.mount.epoch_seconds = civil_time().seconds;
     World::live(config, held, stack, mode, &path, ready)
+}
+
+/// How the file system of a medium is mounted, which is made first if that was asked for.
+fn mode_of(config: &MountConfig, stack: &mut Stack) -> Result<Mode, String> {
+    let (port, wanted) = (stack.port(), config.make);
+    let kind = stack.block_on(async move {
+        match (Kind::find(&port).await.map_err(|error| error.to_string())?, wanted) {
+            (Ok(_), Some(_)) => Err("there is a file system already: expected no --mkfs".to_owned()),
+            (Ok(kind), None) => Ok(kind),
+            (Err(_), Some(kind)) => make(&port, kind).await.map(|()| kind),
+            (Err(_), None) => Err("no volume of ext4, F2FS or ALFS; --mkfs makes one".to_owned()),
+        }
+    });
+    let kind = kind.unwrap_or_else(|| Err("the device does not answer".into()))?;
+    stack.port().with_disk(|device, host_ftl| (config.choose)(kind, device, host_ftl))
 }
 
 impl World {

@@ -87,7 +87,7 @@ pub fn info(directory: &Path, progress: &mut dyn FnMut(f64)) -> Result<Info, Vol
             error,
         })
     };
-    let opened = match Opened::of(directory) {
+    let opened = match Opened::looked_at(directory) {
         Ok(opened) => opened,
         Err(VolumeError::InUse { process, .. }) => {
             let Described { config, host_ftl, seed, format, firmware, .. } =
@@ -144,7 +144,7 @@ pub fn info(directory: &Path, progress: &mut dyn FnMut(f64)) -> Result<Info, Vol
 
 /// Reads everything in a volume and tries a recovery. `progress` gets the fraction that is done.
 pub fn check(directory: &Path, progress: &mut dyn FnMut(f64)) -> Result<Checked, VolumeError> {
-    let opened = Opened::of(directory)?;
+    let opened = Opened::looked_at(directory)?;
     let files = opened.files(false)?;
     let Read { mut loaded, save, .. } = opened.read(&files, &mut |done| progress(done * 0.1))?;
     let geometry = Geometry::new(&opened.config);

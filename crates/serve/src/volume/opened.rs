@@ -49,15 +49,27 @@ pub(super) struct Opened {
 impl Opened {
     /// Locks a volume and reads what was written about it.
     pub(super) fn of(directory: &Path) -> Result<Self, VolumeError> {
+        Self::locked(directory, File::try_lock)
+    }
+
+    /// The same for those who only look: there may be several.
+    pub(super) fn looked_at(directory: &Path) -> Result<Self, VolumeError> {
+        Self::locked(directory, File::try_lock_shared)
+    }
+
+    fn locked(
+        directory: &Path,
+        take: impl FnOnce(&File) -> Result<(), TryLockError>,
+    ) -> Result<Self, VolumeError> {
         let io = |what: String| move |error| VolumeError::Io { directory: directory.to_owned(), what, error };
         let text = description(directory)?;
         let mut how = OpenOptions::new();
         how.read(true).write(true).create(true).truncate(false);
         let lock = how.open(directory.join(LOCK)).map_err(io(format!("{LOCK} cannot be opened")))?;
-        match lock.try_lock() {
+        match take(&lock) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                let process = process_of(&lock);
+                let process = process_of(&lock, &directory.join(LOCK));
                 return Err(VolumeError::InUse { directory: directory.to_owned(), process });
             }
             Err(TryLockError::Error(error)) => return Err(io(format!("{LOCK} cannot be locked"))(error)),
@@ -154,11 +166,22 @@ pub(super) fn read_state(directory: &Path) -> Result<State, VolumeError> {
     state.ok_or_else(|| damaged(directory, STATE, "wrong checksum"))
 }
 
-/// Number of the process that has the lock, as it wrote it there.
-fn process_of(mut lock: &File) -> Option<u32> {
+/// Number of the process that has the lock, as it wrote it there. Who only looks writes none: a number of one that does not have the file open is
+/// that of a server that has ended.
+fn process_of(mut lock: &File, path: &Path) -> Option<u32> {
     let mut text = String::new();
     lock.read_to_string(&mut text).ok()?;
-    text.trim().parse().ok()
+    let process: u32 = text.trim().parse().ok()?;
+    let path = path.canonicalize().ok()?;
+    match std::fs::read_dir(format!("/proc/{process}/fd")) {
+        Ok(files) => {
+            let is_it = |link: io::Result<PathBuf>| link.is_ok_and(|target| target == path);
+            files.flatten().any(|file| is_it(std::fs::read_link(file.path()))).then_some(process)
+        }
+        // Of another user.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Some(process),
+        Err(_) => None,
+    }
 }
 
 pub(super) fn options(seed: u64) -> DeviceOptions {

@@ -460,7 +460,18 @@ fn requests_wait_for_the_power_and_a_second_cut_loses_them() {
     let mut client = server.connect("disk");
     let read = client.call(ask(command::READ, 0, 8192), &[], PATIENCE).unwrap();
     assert_eq!(read.result, Ok(vec![0; 8192]), "what waited was never done");
-    assert_eq!(server.status().disks[0].cuts, 3);
+    // Those of a connection that the cut drops count as well.
+    server.cut(false, hour);
+    let mut client = server.connect("disk");
+    client.send(ask(command::WRITE, 0, 512), &[1; 512]);
+    client.pump();
+    server.until("it waits", |status| status.disks[0].in_flight == 1);
+    let done = server.cut(false, Duration::ZERO);
+    assert_eq!((done.connections_dropped, done.requests_lost), (1, 1));
+    assert_eq!(server.status().disks[0].cuts, 5);
+    // What failed without having reached the device is counted as well.
+    let kinds = server.status().disks[0].kinds.clone();
+    assert_eq!(kinds.iter().map(|kind| kind.errors).sum::<u64>(), 1);
     good.end();
 }
 

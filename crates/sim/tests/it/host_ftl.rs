@@ -5,7 +5,7 @@ use flashweir_core::{Data, Duration, Instant, Lba, Lpn, Op, Payload};
 use flashweir_device::config::{ChunkSpan, DeviceConfig};
 use flashweir_device::presets::preset;
 use flashweir_device::{Device, DeviceOptions, Recovery, Torn};
-use flashweir_fs::port::BlockPort as _;
+use flashweir_fs::port::{Block, BlockPort as _, Write};
 use flashweir_fs::vfs::{Creds, MountOptions, OpenFlags, Sink, Source, SyncKind, Vfs};
 use flashweir_host::{BlockLayer, HostConfig, HostFtlConfig};
 use flashweir_sim::host_ftl::{Disk, capacity_lbas, check_host_ftl};
@@ -362,6 +362,27 @@ fn a_live_disk_keeps_what_was_flushed() {
             assert!(!live.is_mapped(Lpn(0)), "a stop makes a deallocation durable");
             check(&live, 1);
             live.host_ftl().unwrap().audit();
+        }
+    }
+}
+
+/// A clean end writes out what waits in rings: nobody above may have flushed it.
+#[test]
+fn regression_a_clean_end_of_a_stack_empties_the_rings() {
+    for (config, ftl) in all() {
+        for block_layer in [None, Some(HostConfig::default())] {
+            let mut stack = Stack::above(disk(&config, &ftl, true), FlushMode::NoFlush, block_layer.clone());
+            let port = stack.port();
+            let written = stack.block_on(async move {
+                let payload = Payload::Bytes(vec![7; 4096].into());
+                port.write(Write::new(Block(5), vec![payload])).completed().await.map(drop)
+            });
+            assert_eq!(written, Some(Ok(())));
+            let options = DeviceOptions { seed: 1, track_contents: true, planted: None };
+            let media = stack.shut_down().cut(Instant::from_nanos(u64::MAX >> 1), |_| Torn::Damaged);
+            let (device, _) = Recovery::begin(&config, options, media).finish();
+            let live = Live::above(Disk::recover(device, Some(&ftl)));
+            assert_eq!(live.peek(Lpn(5)), Some(Payload::Bytes(vec![7; 4096].into())), "{block_layer:?}");
         }
     }
 }
