@@ -289,7 +289,7 @@ fn state(info: &Info) -> String {
     match (info.in_use, info.clean) {
         (true, _) => match info.process {
             Some(process) => format!("in use by process {process}"),
-            None => "in use".to_owned(),
+            None => "in use by another process".to_owned(),
         },
         (false, true) => "closed".to_owned(),
         (false, false) => "not closed: the device recovers as from a power cut when it is opened".to_owned(),

@@ -1153,13 +1153,21 @@ fn an_old_volume_is_named_looked_at_and_upgraded() {
 fn a_volume_that_is_locked_is_not_checked() {
     let place = Place::new("locked");
     good(&place.say("volume create v --device sata-mlc --capacity 1GiB"));
-    std::fs::write(place.0.join("v/lock"), "4711\n").unwrap();
+    let (own, gone) = (std::process::id(), u32::MAX);
     let lock = std::fs::File::open(place.0.join("v/lock")).unwrap();
     lock.lock().unwrap();
-    let checked = place.say("volume check v");
-    assert_eq!(checked.status.code(), Some(1));
-    assert_eq!(text(&checked.stderr), "weir: v is in use by process 4711\n");
-    assert!(good(&place.say("volume info v")).contains("state        in use by process 4711\n"));
+    // The number is that of the process that has it open; of one that has ended it is left out.
+    for (process, who) in [(own, format!("process {own}")), (gone, "another process".to_owned())] {
+        std::fs::write(place.0.join("v/lock"), format!("{process}\n")).unwrap();
+        let checked = place.say("volume check v");
+        assert_eq!(checked.status.code(), Some(1));
+        assert_eq!(text(&checked.stderr), format!("weir: v is in use by {who}\n"));
+        assert!(good(&place.say("volume info v")).contains(&format!("state        in use by {who}\n")));
+    }
+    lock.unlock().unwrap();
+    // Two who only look do not hold each other up.
+    lock.lock_shared().unwrap();
+    good(&place.say("volume info v"));
     lock.unlock().unwrap();
     good(&place.say("volume check v"));
 }

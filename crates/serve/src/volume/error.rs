@@ -82,8 +82,8 @@ impl fmt::Display for VolumeError {
             ),
             Self::Stopped(path) => write!(f, "{}: stopped; the volume is as before", path.display()),
             Self::InUse { directory, process } => {
-                let by = process.map_or(String::new(), |process| format!(" {process}"));
-                write!(f, "{} is in use by process{by}", directory.display())
+                let by = process.map_or("another process".into(), |process| format!("process {process}"));
+                write!(f, "{} is in use by {by}", directory.display())
             }
             Self::Damaged { directory, problem, more } => {
                 write!(f, "{}: {problem}", directory.display())?;
