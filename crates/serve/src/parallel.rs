@@ -42,6 +42,8 @@ pub struct ParallelConfig {
     pub say: fn(String),
 }
 
+/// Patience with clients while the server ends.
+const PATIENCE_AT_END: Duration = Duration::from_secs(5);
 /// Longest sleep, so that a signal is noticed.
 const SLEEP_MAX: Duration = Duration::from_millis(200);
 /// Longest time for which a controller may be silent in its question.
@@ -86,13 +88,21 @@ impl ParallelServer {
     pub fn bind(
         config: ParallelConfig,
         nbd: Config,
-        disk: Disk,
+        mut disk: Disk,
         assembly: Assembly,
     ) -> Result<Self, ServeError> {
         assert_eq!(nbd.exports().len(), 1, "one disk is one export");
         // Its socket, the server's twin of it, and the queue of its thread.
-        reserve_files(disk.workers() as usize, 3)?;
-        let (listeners, sockets) = listen(config.control.as_deref(), &config.endpoints)?;
+        let listening = reserve_files(disk.workers() as usize, 3)
+            .and_then(|()| listen(config.control.as_deref(), &config.endpoints));
+        let (listeners, sockets) = match listening {
+            Ok(listening) => listening,
+            Err(error) => {
+                // Nobody has written: the volume is closed as it was.
+                let _ = disk.seal();
+                return Err(error);
+            }
+        };
         let number = || AtomicU64::new(0);
         let common = Common {
             config,
@@ -386,7 +396,7 @@ impl Client {
             };
             let before = self.connection.session().output().len();
             let Ok(has_worked) = self.turn() else {
-                self.send_rest();
+                self.send_rest(stop);
                 break;
             };
             if !self.has_power {
@@ -400,7 +410,7 @@ impl Client {
                 break;
             }
             if is_over {
-                self.send_rest();
+                self.send_rest(stop);
                 break;
             }
             let waits_for_client = self.connection.wants_write();
@@ -413,7 +423,7 @@ impl Client {
                 break;
             }
             let of_all = self.common.config.patience;
-            let patience = if is_stopping { of_all.min(Duration::from_secs(5)) } else { of_all };
+            let patience = if is_stopping { of_all.min(PATIENCE_AT_END) } else { of_all };
             if !is_busy {
                 moved = Instant::now();
             } else if moved.elapsed() > patience {
@@ -427,10 +437,12 @@ impl Client {
         drop(self.is_there);
     }
 
-    /// Sends the answers that are left to a client that may have closed its own side only.
-    fn send_rest(&mut self) {
+    /// Sends the answers that are left to a client that may have closed only its own side.
+    fn send_rest(&mut self, stop: &AtomicBool) {
         let mut moved = Instant::now();
-        while self.connection.wants_write() && moved.elapsed() < self.common.config.patience {
+        let of_all = self.common.config.patience;
+        let patience = || if stop.load(Ordering::Relaxed) { of_all.min(PATIENCE_AT_END) } else { of_all };
+        while self.connection.wants_write() && moved.elapsed() < patience() {
             let before = self.connection.session().output().len();
             wait(self.connection.stream(), PollFlags::OUT, SLEEP_MAX);
             if self.connection.flush().is_err() {

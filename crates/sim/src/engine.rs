@@ -626,10 +626,10 @@ impl<O: Own> Engine<O> {
     }
 
     /// Shuts a device down in order: its commands are finished and flushed, by way of the layers, since a host FTL may hold what was answered.
-    /// Requests that wait in layers are dropped.
-    pub(crate) fn shut_down(mut self) -> Device {
+    /// Requests that still wait in layers then are dropped. `now` is the time of the host, which may be later than the last event of the device.
+    pub(crate) fn shut_down(mut self, now: Instant) -> Device {
         if self.has_layers() {
-            self.flush_layers();
+            self.flush_layers(now);
         }
         self.layers = Chain::new();
         // A flush covers what has completed; on the link it could overtake a write.
@@ -644,15 +644,19 @@ impl<O: Own> Engine<O> {
         self.device
     }
 
-    fn flush_layers(&mut self) {
+    fn flush_layers(&mut self, mut now: Instant) {
         struct Flushed(bool);
         impl Host for Flushed {
             fn completed(&mut self, _: Instant, token: u64, _: Instant, _: Answer) {
                 self.0 |= token == u64::MAX;
             }
         }
-        while self.in_flight() > 0 && self.turn(&mut ()).is_some() {}
-        let (now, mut flushed) = (self.now(), Flushed(false));
+        while self.in_flight() > 0
+            && let Some(turn) = self.turn(&mut ())
+        {
+            now = now.max(turn);
+        }
+        let mut flushed = Flushed(false);
         self.submit(now, now, Command::new(u64::MAX, Op::Flush), 0, &mut flushed);
         self.deliver(now, &mut flushed);
         while !flushed.0 && self.turn(&mut flushed).is_some() {}

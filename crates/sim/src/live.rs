@@ -228,7 +228,8 @@ impl Live {
             let mut finished = Vec::new();
             while self.in_flight() > 0 && self.step(&mut finished) {}
         }
-        self.engine.shut_down()
+        let now = self.now();
+        self.engine.shut_down(now)
     }
 
     /// Returns the time from the beginning until now.

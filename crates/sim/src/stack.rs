@@ -677,8 +677,9 @@ impl Stack {
     /// Shuts down in order: the tasks are dropped, the device's commands are finished and flushed.
     pub fn shut_down(mut self) -> Device {
         self.executor.clear();
+        let now = self.now();
         let engine = self.shared.borrow_mut().engine.take().expect("the power is on");
-        engine.shut_down()
+        engine.shut_down(now)
     }
 
     /// Cuts the power now: the tasks are dropped, and the device comes back by its own recovery, at virtual time zero. A host FTL

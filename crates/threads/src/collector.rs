@@ -133,7 +133,7 @@ impl<'a> Collector<'a> {
                 has_collected = true;
             }
         }
-        // A victim needs room of its own, so without room they come one at a time: the one that leaves most.
+        // A victim needs room of its own, so without room they come one at a time: the one that frees most.
         if !shared.has_room() && !self.is_full() && self.emptying.is_empty() {
             let valid =
                 |group| Some((shared.lines.valid_count(shared.lines.look(group, self.gain())?), group));

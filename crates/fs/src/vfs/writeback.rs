@@ -324,6 +324,8 @@ impl<F: Fs> Vfs<F> {
     /// be written.
     async fn write_one_batch(&self, until: Instant) -> bool {
         let now = self.now();
+        // Since it was set other pages may have become dirty.
+        self.0.stuck.set(None);
         let (mut failed, mut failed_pages) = (None, 0);
         let turns = self.0.dirty.borrow().len();
         for _ in 0..turns {

@@ -189,6 +189,7 @@ impl World {
         let bell = match Bell::new() {
             Ok(bell) => Arc::new(bell),
             Err(error) => {
+                let _ = held.close(stack, true);
                 let _ = ready.send(Err(format!("{path}: {error}")));
                 return Ok(());
             }
@@ -223,6 +224,10 @@ impl World {
             cuts: 0,
         };
         if let Err(error) = world.mount(BTreeMap::new(), 1) {
+            if let (Some(held), Some(stack)) = (world.held.take(), world.stack.take()) {
+                // As in `run`.
+                let _ = held.close(stack, true);
+            }
             let _ = ready.send(Err(format!("{path}: {error}")));
             return Ok(());
         }

@@ -372,6 +372,8 @@ fn regression_a_clean_end_of_a_stack_empties_the_rings() {
     for (config, ftl) in all() {
         for block_layer in [None, Some(HostConfig::default())] {
             let mut stack = Stack::above(disk(&config, &ftl, true), FlushMode::NoFlush, block_layer.clone());
+            // The device has no events meanwhile.
+            assert!(stack.advance(Instant::from_nanos(1_000_000_000), u32::MAX));
             let port = stack.port();
             let written = stack.block_on(async move {
                 let payload = Payload::Bytes(vec![7; 4096].into());

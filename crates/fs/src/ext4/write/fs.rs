@@ -7,7 +7,7 @@ use super::super::layout::xattr::PREFIXES;
 use super::super::layout::{self, Addr, Feature, Geometry};
 use super::names::Place;
 use super::placed::{Begun, Placed, Placing};
-use super::state::{Node, State, Step, Stop};
+use super::state::{State, Step, Stop};
 use super::{Ext4, Journaling, PlantedBug};
 use crate::boxed::Boxed;
 use crate::engine::errno;
@@ -542,7 +542,8 @@ impl Ext4 {
     }
 
     /// Takes back what a failed write has placed: its new blocks have no contents, and could have those of other files. Their pages get room
-    /// again, unless the caller writes past the cache; then the file gets back the length that it had.
+    /// again, unless the caller writes past the cache; then the file gets back the length that it had. A transaction that was closed with these
+    /// blocks may be committed before the one that takes them back; in dual mode nothing is taken back, and a failed write ends all changes.
     async fn take_back(&self, ino: layout::Ino, rows: &[Placed], cause: WriteCause) -> Result<()> {
         for row in rows.iter().filter(|row| row.is_new) {
             let (first, mut end) = (row.first, row.first + u64::from(row.count));
@@ -587,7 +588,7 @@ impl Ext4 {
             }
             reserved => drop(reserved?),
         }
-        let (mut done, mut result, mut shares) = (0, Ok(()), Vec::new());
+        let (mut done, mut result, mut earlier, mut shares) = (0, Ok(()), Ok(()), Vec::new());
         while done < count && result.is_ok() {
             let span = match self.run(|state| state.span(from, first + done)).await {
                 Ok(span) => span,
@@ -603,7 +604,10 @@ impl Ext4 {
             let placed = match self.begin_data(to, wanted, WriteCause::Direct).await {
                 Ok(Placing::Begun(number, row)) => Ok((number, row)),
                 Ok(refused) => {
-                    let end = async || self.end_shares(&mut shares).await;
+                    let end = async || {
+                        earlier = self.end_shares(&mut shares).await;
+                        earlier
+                    };
                     self.begin_data_later(to, wanted, WriteCause::Direct, refused, end).await
                 }
                 Err(errno) => Err(errno),
@@ -635,7 +639,7 @@ impl Ext4 {
             given_back.await?;
         }
         // What was shared before an error is in the file.
-        ended.and(if done > 0 { Ok(()) } else { result }).map(|()| done)
+        earlier.and(ended).and(if done > 0 { Ok(()) } else { result }).map(|()| done)
     }
 
     /// Waits for SHAREs, each with the number of its write. One that is refused is done by copying. The blocks have their files already, so where
@@ -691,6 +695,9 @@ impl Ext4 {
                 self.turn_over().await?;
                 result = self.journal_part(ino, part, cause, wrote).await;
             }
+            if result.is_err() && wrote.is_some() {
+                let _ = Box::pin(self.take_back(ino, &[], WriteCause::Direct)).await;
+            }
             result?;
         }
         Ok(())
@@ -708,15 +715,12 @@ impl Ext4 {
             return self.put_pages(ino, pages, cause).await;
         };
         // A call of more pages than a transaction takes grows the file part by part.
-        let ends = |node: &Node| (node.size, node.inode.size, node.written_end);
-        let before = self.run(|state| Ok(ends(state.node(ino)?))).await?;
+        let before = self.run(|state| Ok(state.node(ino)?.size)).await?;
         Engine::wrote(self, ino, end.min((last.index + 1) * BLOCK), now);
         let put = self.put_pages(ino, pages, cause).await;
         if put.is_err() {
-            // The caller does not know the new length.
-            self.state
-                .borrow_mut()
-                .note_written(ino, |node| (node.size, node.inode.size, node.written_end) = before);
+            // The caller does not know the new length; see `take_back` for that on the disk.
+            self.state.borrow_mut().note_written(ino, |node| node.size = node.size.min(before));
         }
         put
     }
@@ -762,7 +766,7 @@ impl Ext4 {
             self.end_write(number);
         }
         if !failed.is_empty() {
-            // If that fails, too, the disk is gone: the first error says so.
+            // The first error says more than one of this.
             let _ = Box::pin(self.take_back(ino, &failed, cause)).await;
         }
         result

@@ -75,7 +75,7 @@ impl State {
         }
         let node = self.node_mut(ino)?;
         // What was allocated behind the end goes with a change to the same length, too, as in Linux.
-        let is_longer = size > node.size;
+        let is_longer = size > node.size || size == node.size && !node.inode.has(flags::EXTENTS);
         (node.size, node.inode.size) = (size, size);
         node.written_end = node.written_end.min(size);
         self.note_size(ino)?;
@@ -89,7 +89,8 @@ impl State {
         if self.inode(ino)?.size <= size {
             return Ok(true);
         }
-        self.node_mut(ino)?.inode.size = size;
+        let node = self.node_mut(ino)?;
+        (node.inode.size, node.written_end) = (size, node.written_end.min(size));
         self.truncate_some(ino)
     }
 

@@ -46,6 +46,11 @@ impl Slots {
         name_bytes.div_ceil(SLOT_BYTES)
     }
 
+    /// Whether no slot of a room is in use.
+    pub fn is_empty(self, room: &[u8]) -> bool {
+        (0..self.count).all(|slot| !slot_bit(room, slot))
+    }
+
     /// All entries of a room, each with its first slot. An entry that contradicts the format ends the walk with an error.
     pub fn entries(self, room: &[u8]) -> impl Iterator<Item = Result<(usize, Entry)>> + '_ {
         self.raw(room).map(|raw| raw.map(|raw| (raw.slot, raw.entry())))

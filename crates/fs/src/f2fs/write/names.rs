@@ -3,7 +3,6 @@
 //!
 //! Invariant: inline contents are at most as long as their room, and the bytes after the end of a file are zeros. So moving them
 //! loses no bytes and exposes none.
-//! and exposes none.
 
 use super::super::layout::dentry::{self, Entry, LEVELS_MAX, Slots};
 use super::super::layout::node::{self, Kind, inline};
@@ -155,7 +154,7 @@ impl State {
                 let block = self.dir_block_mut(dir, index);
                 Slots::BLOCK.remove(&mut block[..], place.slot, bytes);
                 // As in Linux, a block without entries becomes a hole; the first one has `.` and `..`.
-                if index > 0 && Slots::BLOCK.entries(&block[..]).next().is_none() {
+                if index > 0 && Slots::BLOCK.is_empty(&block[..]) {
                     self.free_block(dir, index)?;
                 }
             }
