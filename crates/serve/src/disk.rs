@@ -314,9 +314,8 @@ impl Disk {
     ) -> Result<(), DiskError> {
         match self.power {
             Power::Off { fail: true, .. } => {
-                self.note_lost(kind_of(&request.command));
-                let body = Body::Failed(Errno::Io, "the device's power is off".into());
-                answers.push(Answer { client, token: request.token, body });
+                let asked = (client, request.token, kind_of(&request.command));
+                answers.push(self.refused(asked, "the device's power is off"));
                 return Ok(());
             }
             Power::Off { fail: false, .. } => {
@@ -327,24 +326,19 @@ impl Disk {
         }
         let Request { token, offset, length, command } = request;
         let (lba, blocks) = (Lba(offset / LBA_BYTES), (u64::from(length) / LBA_BYTES) as u32);
-        let (op, kind, fua) = match command {
-            Command::Read => (Op::Read { lba, blocks }, Kind::Read, false),
-            Command::Write { data, fua } => {
-                (Op::Write { lba, blocks, data: Data::Bytes(data) }, Kind::Write, fua)
-            }
-            Command::Trim { fua } => (Op::Trim { lba, blocks }, Kind::Trim, fua),
-            Command::WriteZeroes { fua, no_hole: false, .. } => {
-                (Op::WriteZeroes { lba, blocks }, Kind::Zero, fua)
-            }
+        let kind = kind_of(&command);
+        let (op, fua) = match command {
+            Command::Read => (Op::Read { lba, blocks }, false),
+            Command::Write { data, fua } => (Op::Write { lba, blocks, data: Data::Bytes(data) }, fua),
+            Command::Trim { fua } => (Op::Trim { lba, blocks }, fua),
+            Command::WriteZeroes { fua, no_hole: false, .. } => (Op::WriteZeroes { lba, blocks }, fua),
             Command::WriteZeroes { fast: true, .. } => {
                 let why = "zeros that stay allocated are written, which is not fast".into();
                 answers.push(Answer { client, token, body: Body::Failed(Errno::NotSup, why) });
                 return Ok(());
             }
-            Command::WriteZeroes { fua, .. } => {
-                (Op::Write { lba, blocks, data: Data::Zero }, Kind::Zero, fua)
-            }
-            Command::Flush => (Op::Flush, Kind::Flush, false),
+            Command::WriteZeroes { fua, .. } => (Op::Write { lba, blocks, data: Data::Zero }, fua),
+            Command::Flush => (Op::Flush, false),
             // The device has no read cache; there is nothing that would make a later read faster.
             Command::Cache => {
                 answers.push(Answer { client, token, body: Body::Done });
@@ -356,6 +350,7 @@ impl Disk {
                 return Ok(());
             }
         };
+        let kind = kind.expect("what no device sees was answered");
         let at = self.time(clock);
         if let Some(recorder) = &mut self.recorder {
             recorder.request(at, queue, &op, fua).map_err(DiskError::Recording)?;
@@ -388,8 +383,12 @@ impl Disk {
         Ok(())
     }
 
-    fn note_lost(&mut self, kind: Option<Kind>) {
-        kind.into_iter().for_each(|kind| self.stats.failed(kind));
+    /// The answer to a request that the device lost, or never saw, with its power.
+    fn refused(&mut self, (client, token, kind): (ClientId, Token, Option<Kind>), why: &str) -> Answer {
+        if let Some(kind) = kind {
+            self.stats.failed(kind);
+        }
+        Answer { client, token, body: Body::Failed(Errno::Io, why.into()) }
     }
 
     fn units(&self, offset: u64, length: u32) -> std::ops::Range<u64> {
@@ -516,10 +515,11 @@ impl Disk {
     ) -> Result<RecoveryReport, DiskError> {
         self.advance(clock, answers)?;
         let at = self.time(clock);
-        if self.recorder.is_some() {
-            let hash = self.hash_at(at);
-            let recorder = self.recorder.as_mut().expect("it was there");
-            recorder.cut(at, tear, hash).map_err(DiskError::Recording)?;
+        if let Some(recorder) = &mut self.recorder {
+            let live = self.live.as_mut().expect("a disk has a device");
+            // A rerun executes all events of this instant.
+            live.advance(at, &mut self.finished);
+            recorder.cut(at, tear, live.trace_hash()).map_err(DiskError::Recording)?;
         }
         let live = self.live.take().expect("a disk has a device");
         if let Some(volume) = &self.volume {
@@ -536,35 +536,23 @@ impl Disk {
         self.cuts += 1;
         self.bring_back(tear);
         self.finished.clear();
+        let mut all_lost = Vec::new();
         for place in 0..self.pending.len() {
             if let Some(lost) = self.pending[place].take() {
                 self.free.push(place as u32);
-                if on_cut == OnCut::Fail {
-                    self.note_lost(Some(lost.kind));
-                    let body = Body::Failed(Errno::Io, "the device lost its power".into());
-                    answers.push(Answer { client: lost.client, token: lost.token, body });
-                }
+                all_lost.push((lost.client, lost.token, Some(lost.kind)));
             }
         }
         // Requests that waited for the power since an earlier cut are lost with this one.
-        for (client, _, request) in std::mem::take(&mut self.held) {
-            if on_cut == OnCut::Fail {
-                self.note_lost(kind_of(&request.command));
-                let body = Body::Failed(Errno::Io, "the device lost its power".into());
-                answers.push(Answer { client, token: request.token, body });
-            }
+        let held = self.held.drain(..);
+        all_lost.extend(held.map(|(client, _, request)| (client, request.token, kind_of(&request.command))));
+        if on_cut == OnCut::Fail {
+            answers.extend(all_lost.into_iter().map(|lost| self.refused(lost, "the device lost its power")));
         }
         let recovery = if self.follows_clock { report.time } else { Duration::ZERO };
         let until = clock.saturating_add(off.max(recovery));
         self.power = Power::Off { until, fail: on_cut == OnCut::Fail };
         Ok(report)
-    }
-
-    /// The hash over all events up to an instant and at it, as a rerun of the recording executes them.
-    fn hash_at(&mut self, at: Instant) -> u64 {
-        let live = self.live.as_mut().expect("the power is on");
-        live.advance(at, &mut self.finished);
-        live.trace_hash()
     }
 
     /// Puts onto the medium what the seed draws among the legal states.
@@ -616,12 +604,12 @@ impl Disk {
     /// # Errors
     /// The recording or the volume cannot be ended; the volume is recoverable nevertheless.
     pub fn shut_down(mut self) -> Result<(), DiskError> {
+        let mut live = self.live.take().expect("a disk has a device");
         if let Some(recorder) = self.recorder.take() {
-            let now = self.live().now();
-            let hash = self.hash_at(now);
-            recorder.finish(now, hash).map_err(DiskError::Recording)?;
+            // As at a cut.
+            live.advance(live.now(), &mut self.finished);
+            recorder.finish(live.now(), live.trace_hash()).map_err(DiskError::Recording)?;
         }
-        let live = self.live.take().expect("a disk has a device");
         match self.volume.take() {
             Some(volume) => {
                 volume.close(&live.shut_down()).map_err(|error| DiskError::Volume(error.to_string()))

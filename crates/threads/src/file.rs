@@ -255,6 +255,22 @@ impl Store {
     ) -> io::Result<Self> {
         let is_device = is_block_device(path);
         let file = open(path, !is_device)?;
+        let made = Self::make((path, file), is_device, geometry, volume, destroys, zone_bytes);
+        if made.is_err() && !is_device {
+            // The file is this call's: it was opened as a new one.
+            let _ = std::fs::remove_file(path);
+        }
+        made
+    }
+
+    fn make(
+        (path, file): (&Path, File),
+        is_device: bool,
+        geometry: Geometry,
+        volume: u64,
+        destroys: bool,
+        zone_bytes: Option<u64>,
+    ) -> io::Result<Self> {
         let zones = match zone_bytes {
             Some(bytes) => Some(Zones::create_file(path, geometry.blocks() + 1, bytes)?),
             None if is_device => Zones::of_device(&file)?,

@@ -130,24 +130,8 @@ impl Medium {
         geometry
             .check_numbers()
             .map_err(|GeometryError(what)| io::Error::new(io::ErrorKind::InvalidInput, what))?;
-        let was_there = path.symlink_metadata().is_ok();
-        match Store::create(path, geometry, volume, destroys, zone_bytes) {
-            Ok(store) => Ok(Self::of(geometry, Place::File(Box::new(store)))),
-            Err(error) => {
-                // It may not have been made at all, or by another process meanwhile.
-                if !was_there
-                    && !matches!(
-                        error.kind(),
-                        io::ErrorKind::AlreadyExists
-                            | io::ErrorKind::ResourceBusy
-                            | io::ErrorKind::WouldBlock
-                    )
-                {
-                    let _ = std::fs::remove_file(path);
-                }
-                Err(error)
-            }
-        }
+        let store = Store::create(path, geometry, volume, destroys, zone_bytes)?;
+        Ok(Self::of(geometry, Place::File(Box::new(store))))
     }
 
     /// The medium in a file, for so many CPUs and handles.

@@ -49,7 +49,7 @@ pub struct Map {
 }
 
 /// The path to a block of a file without extents: the word of `i_block`, then one of each block of addresses.
-fn path_to(index: u64, per_block: u64) -> Option<Vec<u64>> {
+pub(super) fn path_to(index: u64, per_block: u64) -> Option<Vec<u64>> {
     let mut rest = match index.checked_sub(DIRECT) {
         None => return Some(vec![index]),
         Some(rest) => rest,

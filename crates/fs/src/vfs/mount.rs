@@ -91,10 +91,9 @@ impl<F: Fs> Vfs<F> {
             throttled: RefCell::default(),
             throttle_clock: Cell::default(),
             idle: Cell::new(false),
-            work_runs: Cell::new(false),
             turn: Rc::default(),
             turn_idle: Cell::new(false),
-            turn_runs: Cell::new(false),
+            at_work: Cell::new(0),
             cleaned: Event::default(),
             stuck: Cell::new(None),
             unmounted: Cell::new(false),
@@ -129,7 +128,7 @@ impl<F: Fs> Vfs<F> {
         self.0.unmounted.set(true);
         self.0.turn.notify();
         self.0.work.notify();
-        while self.0.turn_runs.get() || self.0.work_runs.get() {
+        while self.0.at_work.get() > 0 {
             self.0.helper_ended.wait().await;
         }
         let synced = match self.0.options.read_only {

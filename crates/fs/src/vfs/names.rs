@@ -268,11 +268,10 @@ impl<F: Fs> Vfs<F> {
         self.check_move(creds, &parents, &source, target.as_ref(), mode).await?;
         let moved = self.inode(source.ino);
         let met = target.map(|target| self.inode(target.ino));
-        let keeps_parent = |attr: &Attr| attr.kind.is_dir() && from_dir == to_dir;
-        let mut nodes: Vec<(bool, &InodeRef<F>)> = Vec::new();
-        nodes.extend((!keeps_parent(&source)).then_some((!source.kind.is_dir(), &moved)));
-        nodes.extend(target.as_ref().zip(met.as_ref()).map(|(attr, met)| (!attr.kind.is_dir(), met)));
-        nodes.sort_by_key(|(is_leaf, inode)| (*is_leaf, inode.ino));
+        let keeps_parent = source.kind.is_dir() && from_dir == to_dir;
+        let moves = (!keeps_parent).then_some((&source, &moved));
+        let mut nodes: Vec<_> = moves.into_iter().chain(target.as_ref().zip(met.as_ref())).collect();
+        nodes.sort_by_key(|(attr, inode)| (!attr.kind.is_dir(), inode.ino));
         let mut node_locks = Vec::new();
         for (_, inode) in nodes {
             node_locks.push(inode.lock.alone().await);

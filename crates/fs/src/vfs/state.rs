@@ -52,14 +52,12 @@ pub(crate) struct Shared<F: Fs> {
     pub(crate) throttle_clock: Cell<(u64, u64)>,
     /// Whether background write-back sleeps without a timer.
     pub(crate) idle: Cell<bool>,
-    /// Whether background write-back is at work.
-    pub(crate) work_runs: Cell<bool>,
     /// Notified when the file system may have background work, or the mount ends.
     pub(crate) turn: Rc<Event>,
     /// Whether background work waits for pages to become dirty.
     pub(crate) turn_idle: Cell<bool>,
-    /// Whether a turn of background work is running.
-    pub(crate) turn_runs: Cell<bool>,
+    /// Number of tasks in the background that are at work.
+    pub(crate) at_work: Cell<u32>,
     /// Notified when there are fewer dirty pages, or when it is clear that there will not be.
     pub(crate) cleaned: Event,
     /// The error for which no dirty page can be written.
@@ -67,6 +65,7 @@ pub(crate) struct Shared<F: Fs> {
     pub(crate) unmounted: Cell<bool>,
     /// Number of tasks of the vfs that use inodes: read-ahead, barriers that were not answered.
     pub(crate) helpers: Cell<u32>,
+    /// Notified when one of these, or of those in the background, has ended its work.
     pub(crate) helper_ended: Event,
     pub(crate) metrics: RefCell<VfsMetrics>,
     pub(crate) batches: Pool<DirtyPage>,

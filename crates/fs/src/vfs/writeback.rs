@@ -20,6 +20,7 @@ use super::types::*;
 use super::{Barrier, DirtyPage, Errno, Fs, SyncKind, WriteCause};
 use flashweir_core::Instant;
 use flashweir_core::executor::Handle;
+use std::ops::Deref;
 use std::rc::{Rc, Weak};
 
 /// Distance in pages between prefetching the pages of a batch and using them.
@@ -27,17 +28,40 @@ const AHEAD: usize = 8;
 /// The range of all pages of a file.
 pub(crate) const WHOLE: (u64, u64) = (0, u64::MAX);
 
+/// A mount on which a task in the background works; an unmount waits for its end.
+struct AtWork<F: Fs> {
+    vfs: Vfs<F>,
+}
+
+impl<F: Fs> AtWork<F> {
+    /// `None` if the mount has ended.
+    fn begin(mount: &Weak<Shared<F>>) -> Option<Self> {
+        let shared = mount.upgrade().filter(|shared| !shared.unmounted.get())?;
+        shared.at_work.set(shared.at_work.get() + 1);
+        Some(Self { vfs: Vfs(shared) })
+    }
+}
+
+impl<F: Fs> Deref for AtWork<F> {
+    type Target = Vfs<F>;
+    fn deref(&self) -> &Vfs<F> {
+        &self.vfs
+    }
+}
+
+impl<F: Fs> Drop for AtWork<F> {
+    fn drop(&mut self) {
+        let shared = &self.vfs.0;
+        shared.at_work.set(shared.at_work.get() - 1);
+        shared.helper_ended.notify();
+    }
+}
+
 /// The task of background write-back of a mount. It ends with the mount.
 pub(crate) async fn run<F: Fs>(mount: Weak<Shared<F>>, work: Rc<Event>, handle: Handle) {
     let mut look_at = None;
     loop {
-        let Some(vfs) = mount.upgrade().map(Vfs) else { return };
-        if vfs.0.unmounted.get() {
-            vfs.0.work_runs.set(false);
-            vfs.0.helper_ended.notify();
-            return;
-        }
-        vfs.0.work_runs.set(true);
+        let Some(vfs) = AtWork::begin(&mount) else { return };
         vfs.settle_dropped().await;
         let interval = vfs.0.options.cache.writeback_interval;
         let now = handle.now();
@@ -60,8 +84,6 @@ pub(crate) async fn run<F: Fs>(mount: Weak<Shared<F>>, work: Rc<Event>, handle: 
         if !vfs.0.dropped.borrow().is_empty() {
             continue;
         }
-        vfs.0.work_runs.set(false);
-        vfs.0.helper_ended.notify();
         drop(vfs);
         match look_at {
             Some(at) => Either(work.wait(), handle.sleep_until(at)).await,
@@ -73,14 +95,8 @@ pub(crate) async fn run<F: Fs>(mount: Weak<Shared<F>>, work: Rc<Event>, handle: 
 /// The task of a mount that lets the file system do its background work. It ends with the mount.
 pub(crate) async fn turns<F: Fs>(mount: Weak<Shared<F>>, turn: Rc<Event>, handle: Handle) {
     loop {
-        let Some(vfs) = mount.upgrade().map(Vfs) else { return };
-        if vfs.0.unmounted.get() {
-            return;
-        }
-        vfs.0.turn_runs.set(true);
+        let Some(vfs) = AtWork::begin(&mount) else { return };
         let span = vfs.0.fs.background(vfs.timestamp()).await;
-        vfs.0.turn_runs.set(false);
-        vfs.0.helper_ended.notify();
         if vfs.0.unmounted.get() {
             return;
         }

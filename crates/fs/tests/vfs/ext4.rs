@@ -876,15 +876,20 @@ fn a_write_waits_for_transactions_that_others_fill() {
     good(&image);
 }
 
+/// A new volume on a disk that refuses writes once it is told which.
+fn on_a_disk_that_can_fail() -> (Rc<Image>, Rc<Disk>, Bed<Ext4>) {
+    let image = volume(32);
+    let disk = Disk::new(Rc::clone(&image));
+    let bed = disk.bed(block_on(Ext4::mount(Rc::clone(&disk) as _)).unwrap(), false);
+    (image, disk, bed)
+}
+
 /// A write fails whose blocks were new: neither are they in the file, with what they had before, nor does the file have a length that no call
 /// gave it.
 #[test]
 fn regression_a_write_that_fails_leaves_neither_blocks_nor_length() {
-    let image = volume(32);
-    let disk = Disk::new(Rc::clone(&image));
-    let mut bed = disk.bed(block_on(Ext4::mount(Rc::clone(&disk) as _)).unwrap(), false);
+    let (image, bad, mut bed) = on_a_disk_that_can_fail();
     let vfs = bed.vfs.clone();
-    let bad = disk.clone();
     bed.run(async move {
         let root = vfs.process(Creds::ROOT);
         // What is freed here has contents.
@@ -932,11 +937,8 @@ fn regression_a_write_that_fails_leaves_neither_blocks_nor_length() {
 /// same length.
 #[test]
 fn what_failed_is_written_later() {
-    let image = volume(32);
-    let disk = Disk::new(Rc::clone(&image));
-    let mut bed = disk.bed(block_on(Ext4::mount(Rc::clone(&disk) as _)).unwrap(), false);
+    let (image, bad, mut bed) = on_a_disk_that_can_fail();
     let vfs = bed.vfs.clone();
-    let bad = disk.clone();
     bed.run(async move {
         let root = vfs.process(Creds::ROOT);
         let file = root.open("/file", OpenFlags::READ_WRITE.create(), 0o644).await.unwrap();

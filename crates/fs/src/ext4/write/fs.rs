@@ -492,9 +492,30 @@ impl Ext4 {
         Ok(())
     }
 
-    /// Gives pages their blocks and begins to write them, in one step; returns the number of the write, and the blocks, unless the
-    /// transaction has to be committed first.
+    /// Gives pages their blocks and begins to write them, in one step; returns the number of the write, and the blocks. Where the transaction has
+    /// to be committed first, it is, as often as other tasks fill it, and once for blocks that a commit sets free. A commit waits for data, so
+    /// `end` has to end the writes that the caller has begun.
     async fn begin_data(
+        &self,
+        ino: layout::Ino,
+        wanted: (u64, u32),
+        cause: WriteCause,
+        mut end: impl AsyncFnMut() -> Result<()>,
+    ) -> Result<(u64, Placed)> {
+        let mut has_waited = false;
+        loop {
+            match self.try_begin_data(ino, wanted, cause).await? {
+                Placing::Begun(number, row) => return Ok((number, row)),
+                Placing::NoBlocks if has_waited => return Err(Errno::ENOSPC),
+                Placing::NoBlocks => has_waited = true,
+                Placing::Full => (),
+            }
+            end().await?;
+            self.turn_over().await?;
+        }
+    }
+
+    async fn try_begin_data(
         &self,
         ino: layout::Ino,
         (first, count): (u64, u32),
@@ -508,37 +529,28 @@ impl Ext4 {
         }
         let placed = self.run(|state| {
             let row = state.place(ino, first, count, cause)?;
-            Ok((self.begin_write(), row))
+            Ok(Placing::Begun(self.begin_write(), row))
         });
         match placed.await {
-            Ok((number, row)) => Ok(Placing::Begun(number, row)),
             Err(Errno::ENOSPC) if self.state.borrow().counts.waiting > 0 => Ok(Placing::NoBlocks),
-            Err(errno) => Err(errno),
+            placed => placed,
         }
     }
 
-    /// Does the same after what was refused: commits first, as often as other tasks fill the transaction, and once for blocks that a commit
-    /// sets free. A commit waits for data, so `end` has to end the writes that the caller has begun.
-    async fn begin_data_later(
-        &self,
-        ino: layout::Ino,
-        wanted: (u64, u32),
-        cause: WriteCause,
-        mut refused: Placing,
-        mut end: impl AsyncFnMut() -> Result<()>,
-    ) -> Result<(u64, Placed)> {
-        let mut has_waited = false;
-        loop {
-            match refused {
-                Placing::Begun(number, row) => return Ok((number, row)),
-                Placing::NoBlocks if has_waited => return Err(Errno::ENOSPC),
-                Placing::NoBlocks => has_waited = true,
-                Placing::Full => (),
-            }
-            end().await?;
-            self.turn_over().await?;
-            refused = self.begin_data(ino, wanted, cause).await?;
+    /// Goes on with a truncation that may have more than one part.
+    pub(super) async fn end_truncation(&self, ino: layout::Ino, mut is_done: bool) -> Result<()> {
+        while !is_done {
+            is_done = self.change(|state| state.truncate_some(ino)).await?;
         }
+        Ok(())
+    }
+
+    /// Makes a range of pages a hole, part by part.
+    async fn punch(&self, ino: layout::Ino, first: u64, mut end: u64) -> Result<()> {
+        while end > first {
+            end = self.change(|state| state.punch_some(ino, first, end)).await?;
+        }
+        Ok(())
     }
 
     /// Takes back what a failed write has placed: its new blocks have no contents, and could have those of other files. Their pages get room
@@ -546,22 +558,17 @@ impl Ext4 {
     /// blocks may be committed before the one that takes them back; in dual mode nothing is taken back, and a failed write ends all changes.
     async fn take_back(&self, ino: layout::Ino, rows: &[Placed], cause: WriteCause) -> Result<()> {
         for row in rows.iter().filter(|row| row.is_new) {
-            let (first, mut end) = (row.first, row.first + u64::from(row.count));
-            while end > first {
-                end = self.change(|state| state.punch_some(ino, first, end)).await?;
-            }
+            let (first, end) = (row.first, row.first + u64::from(row.count));
+            self.punch(ino, first, end).await?;
             if cause != WriteCause::Direct {
-                let range = (first * BLOCK, (first + u64::from(row.count)) * BLOCK);
-                self.change(|state| state.reserve(ino, range)).await?;
+                self.change(|state| state.reserve(ino, (first * BLOCK, end * BLOCK))).await?;
             }
         }
-        if cause == WriteCause::Direct {
-            let mut is_done = self.change(|state| state.end_at_size(ino)).await?;
-            while !is_done {
-                is_done = self.change(|state| state.truncate_some(ino)).await?;
-            }
+        if cause != WriteCause::Direct {
+            return Ok(());
         }
-        Ok(())
+        let is_done = self.change(|state| state.end_at_size(ino)).await?;
+        self.end_truncation(ino, is_done).await
     }
 
     /// See [`Fs::share_pages`](crate::vfs::Fs::share_pages): SHARE takes the place of the writes of data, and a commit waits for it as for
@@ -601,17 +608,11 @@ impl Ext4 {
             let row = (count - done).min(span.end - first - done);
             let row = row.min(self.port.share_blocks_max().into()).min(BLOCKS_MAX.into());
             let wanted = (to_first + done, row as u32);
-            let placed = match self.begin_data(to, wanted, WriteCause::Direct).await {
-                Ok(Placing::Begun(number, row)) => Ok((number, row)),
-                Ok(refused) => {
-                    let end = async || {
-                        earlier = self.end_shares(&mut shares).await;
-                        earlier
-                    };
-                    self.begin_data_later(to, wanted, WriteCause::Direct, refused, end).await
-                }
-                Err(errno) => Err(errno),
+            let end = async || {
+                earlier = self.end_shares(&mut shares).await;
+                earlier
             };
+            let placed = self.begin_data(to, wanted, WriteCause::Direct, end).await;
             let (number, Placed { addr, count, .. }) = match placed {
                 Ok(placed) => placed,
                 Err(errno) => {
@@ -667,11 +668,7 @@ impl Ext4 {
 
     /// Gives the first pages in a row their blocks. The caller has to submit them at once, and then to call [`Self::end_write`].
     pub(super) async fn place_data(&self, ino: layout::Ino, pages: &[DirtyPage]) -> Result<(u64, Placed)> {
-        let wanted = (pages[0].index, row(pages));
-        match self.begin_data(ino, wanted, WriteCause::Sync).await? {
-            Placing::Begun(number, row) => Ok((number, row)),
-            refused => self.begin_data_later(ino, wanted, WriteCause::Sync, refused, async || Ok(())).await,
-        }
+        self.begin_data(ino, (pages[0].index, row(pages)), WriteCause::Sync, async || Ok(())).await
     }
 
     /// Writes pages by way of the journal: as many in one transaction as it has room for.
@@ -852,11 +849,8 @@ impl Engine for Ext4 {
     }
 
     async fn resize(&self, ino: layout::Ino, size: u64) -> Result<()> {
-        let mut is_done = self.change(|state| state.resize(ino, size)).await?;
-        while !is_done {
-            is_done = self.change(|state| state.truncate_some(ino)).await?;
-        }
-        Ok(())
+        let is_done = self.change(|state| state.resize(ino, size)).await?;
+        self.end_truncation(ino, is_done).await
     }
 
     async fn let_go(&self, ino: layout::Ino) -> Result<()> {
@@ -920,15 +914,8 @@ impl Engine for Ext4 {
         let (mut at, mut result, mut begun) = (0, Ok(()), self.begun.take());
         while at < pages.len() {
             let wanted = (pages[at].index, row(&pages[at..]));
-            let placed = match self.begin_data(ino, wanted, cause).await {
-                Ok(Placing::Begun(number, row)) => Ok((number, row)),
-                Ok(refused) => {
-                    let end = async || self.end_data(ino, &mut begun, cause).await;
-                    Box::pin(self.begin_data_later(ino, wanted, cause, refused, end)).await
-                }
-                Err(errno) => Err(errno),
-            };
-            let (number, row) = match placed {
+            let end = async || self.end_data(ino, &mut begun, cause).await;
+            let (number, row) = match self.begin_data(ino, wanted, cause, end).await {
                 Ok(placed) => placed,
                 Err(errno) => {
                     result = Err(errno);
@@ -1052,10 +1039,7 @@ impl Engine for Ext4 {
     }
 
     async fn punch_pages(&self, ino: layout::Ino, first: u64, count: u64, now: Timestamp) -> Result<()> {
-        let mut end = first.saturating_add(count);
-        while end > first {
-            end = self.change(|state| state.punch_some(ino, first, end)).await?;
-        }
+        self.punch(ino, first, first.saturating_add(count)).await?;
         self.change(|state| state.changed_at(ino, now)).await
     }
 

@@ -10,6 +10,7 @@ use super::super::layout::extent::{
 };
 use super::super::layout::inode::flags;
 use super::super::layout::{Addr, Geometry, Ino};
+use super::super::read::path_to;
 use super::orphan::STEP_BLOCKS;
 use super::spans::Span;
 use super::state::{State, Step};
@@ -247,36 +248,19 @@ impl State {
         Ok(!inode.has(flags::EXTENTS) && inode.kind() != Some(Kind::Regular))
     }
 
-    /// The place of a block of it: a word of the inode, or of blocks of addresses below it.
+    /// The place of a block of it.
     fn find_old_span(&self, ino: Ino, block: u64) -> Step<Span> {
-        const DIRECT: u64 = 12;
-        const WORDS: u64 = BLOCK_BYTES as u64 / 4;
-        let word = |bytes: &[u8], at: u64| u64::from(u32_at(bytes, at as usize * 4));
-        let (mut below, mut depth) = (block, 0);
-        let mut blocks = DIRECT;
-        while below >= blocks {
-            below -= blocks;
-            depth += 1;
-            blocks = WORDS.pow(depth);
+        let path = path_to(block, BLOCK_BYTES as u64 / 4).ok_or(Errno::EUCLEAN)?;
+        let checked = |word: u32| match Addr(word.into()) {
+            Addr::NULL => Ok(None),
+            addr if self.geometry.is_data(addr, 1) => Ok(Some(addr)),
+            _ => Err(Errno::EUCLEAN),
+        };
+        let mut addr = checked(self.inode(ino)?.word(path[0] as usize))?;
+        for &step in &path[1..] {
+            let Some(at) = addr else { break };
+            addr = checked(u32_at(&self.block(at)?[..], 4 * step as usize))?;
         }
-        if depth > 3 {
-            return Err(Errno::EUCLEAN.into());
-        }
-        let root = if depth == 0 { below } else { DIRECT + u64::from(depth) - 1 };
-        let mut at = word(&self.inode(ino)?.block, root);
-        for level in (0..depth).rev() {
-            if at == 0 {
-                break;
-            }
-            if !self.geometry.is_data(Addr(at), 1) {
-                return Err(Errno::EUCLEAN.into());
-            }
-            at = word(&self.block(Addr(at))?[..], below / WORDS.pow(level) % WORDS);
-        }
-        if at != 0 && !self.geometry.is_data(Addr(at), 1) {
-            return Err(Errno::EUCLEAN.into());
-        }
-        let addr = (at != 0).then_some(Addr(at));
         Ok(Span { first: block, end: block + 1, addr, is_unwritten: false })
     }
 

@@ -242,10 +242,9 @@ impl Ext4 {
         let links = self.run(|state| Ok(state.inode(ino)?.links)).await?;
         self.run(|state| state.check_freeable(ino)).await?;
         match links {
-            0 => self.destroy(Some(ino)).await?,
-            _ => while !self.change(|state| state.truncate_some(ino)).await? {},
+            0 => self.destroy(Some(ino)).await,
+            _ => self.end_truncation(ino, false).await,
         }
-        Ok(())
     }
 
     /// Recovery work of the mount.
