@@ -118,7 +118,7 @@ impl HostFtl {
             // What cannot be read is not erased either: reads of it go on failing.
             Err(_) => {
                 self.collecting[group] = None;
-                self.lines.get_mut(line).state = LineState::Retired;
+                self.lines.retire(line);
             }
         }
     }

@@ -55,6 +55,8 @@ pub(super) struct Line {
     pub(super) columns: Vec<u32>,
     /// Next page of each of them.
     pub(super) next: Vec<u32>,
+    /// Pages for data that are not taken, while the line is open.
+    left: u32,
     /// Owner and sequence number of each unit, while the line is open.
     pub(super) owners: Vec<(Owner, u64)>,
     pub(super) programs: u32,
@@ -94,6 +96,8 @@ pub(super) struct Lines {
     valid: Vec<u64>,
     /// Free lines of each group.
     free: Vec<VecDeque<LineId>>,
+    /// Number of lines of each group that are being erased.
+    erasing: Vec<u32>,
     /// Open line of each group.
     pub(super) open: Vec<Option<LineId>>,
     /// Blocks whose erase or program failed.
@@ -114,6 +118,7 @@ impl Lines {
             number: 0,
             columns: (0..layout.columns).collect(),
             next: vec![0; layout.columns as usize],
+            left: 0,
             owners: Vec::new(),
             programs: 0,
             readers: 0,
@@ -126,6 +131,7 @@ impl Lines {
             lines: vec![line; (layout.groups * layout.lines) as usize],
             valid: vec![0; layout.flash.physical_units().div_ceil(64) as usize],
             free: Vec::new(),
+            erasing: vec![0; layout.groups as usize],
             open: vec![None; layout.groups as usize],
             bad: vec![false; layout.flash.blocks() as usize],
             bad_columns: BTreeMap::new(),
@@ -176,8 +182,7 @@ impl Lines {
 
     /// Number of lines of a group that hold nothing valid.
     pub(super) fn free_count(&self, group: usize) -> u32 {
-        let is_erasing = |line: &LineId| self.get(*line).state == LineState::Erasing;
-        (self.free[group].len() + self.of_group(group).filter(is_erasing).count()) as u32
+        self.free[group].len() as u32 + self.erasing[group]
     }
 
     /// Data units that can still be written without erasing anything that is not free.
@@ -197,9 +202,14 @@ impl Lines {
     }
 
     fn data_left(&self, line: LineId) -> u32 {
-        let line = self.get(line);
+        self.get(line).left * self.layout.flash.units_per_page
+    }
+
+    /// Counts the pages for data that a line which was just opened still has.
+    fn count_left(&mut self, id: LineId) {
+        let line = self.get(id);
         let left = |at: usize| self.data_pages(line, at).saturating_sub(line.next[at]);
-        (0..line.columns.len()).map(left).sum::<u32>() * self.layout.flash.units_per_page
+        self.get_mut(id).left = (0..line.columns.len()).map(left).sum();
     }
 
     /// Pages of the column at this position that hold data or start metadata.
@@ -253,7 +263,7 @@ impl Lines {
         let good: Vec<u32> =
             (0..self.layout.columns).filter(|&column| !self.bad[self.block(id, column).index()]).collect();
         if (good.len() as u32) * self.layout.flash.pages_per_block < self.layout.end_pages + 2 {
-            self.get_mut(id).state = LineState::Retired;
+            self.retire(id);
             return self.open_next(group);
         }
         self.openings += 1;
@@ -267,6 +277,7 @@ impl Lines {
         (line.state, line.is_clean, line.has_failed) = (LineState::Open, false, false);
         line.owners = vec![(Owner::Pad, 0); units];
         line.columns = good;
+        self.count_left(id);
         self.open[group] = Some(id);
         let start = LineStart { line: number, left_out };
         Some((self.start_page(id), vec![start.encode()]))
@@ -286,6 +297,7 @@ impl Lines {
         let columns: Vec<usize> = (first..line.columns.len()).filter(beside).collect();
         let pages = columns.iter().map(|&at| self.page_at(id, at, page)).collect();
         let line = self.get_mut(id);
+        line.left -= columns.len() as u32;
         for at in columns {
             line.next[at] += 1;
         }
@@ -401,6 +413,7 @@ impl Lines {
         let group = self.group_of(id);
         self.free[group].retain(|&line| line != id);
         self.get_mut(id).state = LineState::Erasing;
+        self.erasing[group] += 1;
         blocks
     }
 
@@ -432,14 +445,21 @@ impl Lines {
         (line.state, line.is_clean, line.has_failed) = (LineState::Free, true, false);
         line.members.clear();
         let group = self.group_of(id);
+        self.erasing[group] -= 1;
         self.free[group].push_back(id);
+    }
+
+    /// A line goes out of use.
+    pub(super) fn retire(&mut self, id: LineId) {
+        let was = std::mem::replace(&mut self.get_mut(id).state, LineState::Retired);
+        let group = self.group_of(id);
+        self.erasing[group] -= u32::from(was == LineState::Erasing);
     }
 
     /// A free line of the group that has to be erased first, if no erased one is left.
     pub(super) fn to_erase(&self, group: usize) -> Option<LineId> {
         let is_clean = |line: &LineId| self.get(*line).is_clean;
-        let is_erasing = |line: LineId| self.get(line).state == LineState::Erasing;
-        if self.free[group].iter().any(is_clean) || self.of_group(group).any(is_erasing) {
+        if self.free[group].iter().any(is_clean) || self.erasing[group] > 0 {
             return None;
         }
         self.free[group].iter().find(|&&line| self.get(line).unstable == 0).copied()
@@ -485,6 +505,7 @@ impl Lines {
         self.open[group] = Some(id);
         let line = self.get_mut(id);
         (line.state, line.next, line.owners) = (LineState::Open, next, owners);
+        self.count_left(id);
         let line = self.get(id);
         // Some of its end metadata was written already.
         if (0..line.columns.len()).any(|at| line.next[at] > self.data_pages(line, at)) {
@@ -504,10 +525,15 @@ impl Lines {
         }
     }
 
-    /// Panics if the counts of valid units are wrong.
+    /// Panics if the counts of valid units and of lines that are being erased are wrong.
     pub(super) fn audit(&self) {
         for id in self.ids() {
             assert_eq!(self.valid_units(id).len() as u32, self.get(id).valid, "valid units of line {}", id.0);
+        }
+        for group in 0..self.free.len() {
+            let is_erasing = |line: &LineId| self.get(*line).state == LineState::Erasing;
+            let erasing = self.of_group(group).filter(is_erasing).count();
+            assert_eq!(erasing as u32, self.erasing[group], "lines of group {group} that are being erased");
         }
     }
 }

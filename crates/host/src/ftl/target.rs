@@ -982,7 +982,7 @@ impl HostFtl {
         if !is_done && block == self.lines.first_block(line) {
             // Its start metadata stays, so the other blocks must: what it describes is there, though nothing of it is valid.
             self.erasing.remove(at);
-            self.lines.get_mut(line).state = LineState::Retired;
+            self.lines.retire(line);
             return self.free_changed(self.lines.group_of(line));
         }
         self.erasing[at].left -= 1;

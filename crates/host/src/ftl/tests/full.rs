@@ -2,7 +2,7 @@
 
 use super::ordering::member;
 use super::{Rig, config, read, trim, write};
-use crate::ftl::lines::{LineId, LineState};
+use crate::ftl::lines::LineId;
 use crate::{Costs, HostFtlConfig, Limits, WhenFull};
 use flashweir_core::command::StreamId;
 use flashweir_core::{DeviceError, Done, Duration, Op, Order, Payload};
@@ -55,7 +55,7 @@ fn a_medium_without_room_refuses_writes() {
         let mut rig = Rig::new(HostFtlConfig { limits: Limits::Scores, ..config });
         for line in 4..12 {
             rig.ftl.lines.begin_erase(LineId(line));
-            rig.ftl.lines.get_mut(LineId(line)).state = LineState::Retired;
+            rig.ftl.lines.retire(LineId(line));
         }
         let mut answers = Vec::new();
         for first in (0..120).step_by(4) {
@@ -86,7 +86,7 @@ fn the_last_blocks_are_for_gc() {
     let mut rig = Rig::new(config());
     for line in 5..12 {
         rig.ftl.lines.begin_erase(LineId(line));
-        rig.ftl.lines.get_mut(LineId(line)).state = LineState::Retired;
+        rig.ftl.lines.retire(LineId(line));
     }
     assert_eq!(rig.run(write(0, 4)), Ok(Done::Ok));
     assert!(!rig.ftl.user_is_stuck, "it was admitted");
