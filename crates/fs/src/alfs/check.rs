@@ -39,7 +39,7 @@ async fn superblocks(port: &dyn BlockPort, superblock: &Superblock, report: &mut
                 Err(error) => format!("the copy in block {block}: {error}"),
             },
             Err(error) if is_unwritten(&error) => format!("the copy in block {block} was never written"),
-            Err(error) => return Err(error.into()),
+            Err(error) => format!("the copy in block {block} cannot be read: {error}"),
         };
         report.add("superblock", what);
     }

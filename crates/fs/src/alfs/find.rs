@@ -31,7 +31,10 @@ pub(super) async fn superblock_of(port: &dyn BlockPort) -> Result<Superblock> {
                 errors.push(Error::Absent(super::error::Named, what));
                 continue;
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => {
+                errors.push(error.into());
+                continue;
+            }
         };
         match Superblock::decode(&bytes_of(&answer[0])) {
             Ok(superblock) if superblock.segment_blocks != segment_blocks => {
@@ -48,7 +51,7 @@ pub(super) async fn superblock_of(port: &dyn BlockPort) -> Result<Superblock> {
             Err(error) => errors.push(error.into()),
         }
     }
-    // What is broken or not supported is reported rather than the absence of the other copy.
+    // What cannot be read, is broken or not supported is reported rather than the absence of the other copy.
     let absent = |error: &Error| matches!(error, Error::Absent(..));
     Err(errors.swap_remove(usize::from(absent(&errors[0]) && !absent(&errors[1]))))
 }
@@ -65,25 +68,52 @@ struct Newest {
     addr: Addr,
 }
 
-/// The last complete checkpoint among the first `written` blocks of a segment.
+/// The last complete checkpoint that can be read among the first `written` blocks of a segment, and the error of a block behind it.
 async fn newest_in(
     port: &dyn BlockPort,
     superblock: &Superblock,
     segment: u32,
     written: u32,
-) -> Result<Option<Newest>> {
+) -> Result<(Option<Newest>, Option<Error>)> {
     let first = superblock.first_block(segment).0;
+    let mut unreadable = None;
     for addr in (first..first + written).rev().map(Addr) {
-        let block = block_at(port, addr).await?;
+        let block = match block_at(port, addr).await {
+            Ok(block) => block,
+            Err(error) => {
+                unreadable.get_or_insert(error);
+                continue;
+            }
+        };
         if let Some(root) = Root::decode(&block, superblock) {
             let root = root?;
             if addr.0 - first + 1 < root.checkpoint.pack_blocks {
                 return corrupt(format!("the pack of the checkpoint at {addr} begins before its segment"));
             }
-            return Ok(Some(Newest { root, crc: Root::crc_of(&block), addr }));
+            return Ok((Some(Newest { root, crc: Root::crc_of(&block), addr }), unreadable));
         }
     }
-    Ok(None)
+    Ok((None, unreadable))
+}
+
+/// The newest checkpoint of both segments of packs, and its segment. Errors: a block that cannot be read may hold a newer one. All
+/// checkpoints of one segment are older than those of the other, so it cannot behind the older one of two.
+async fn newest_of(port: &dyn BlockPort, superblock: &Superblock, written: &[u32]) -> Result<(u32, Newest)> {
+    let mut found = Vec::new();
+    for segment in 1..3 {
+        let (newest, unreadable) =
+            newest_in(port, superblock, segment, written[segment as usize - 1]).await?;
+        match (newest, unreadable) {
+            (Some(newest), unreadable) => found.push((segment, newest, unreadable)),
+            (None, Some(error)) => return Err(error),
+            (None, None) => (),
+        }
+    }
+    match found.into_iter().max_by_key(|(_, newest, _)| newest.root.checkpoint.version) {
+        Some((.., Some(error))) => Err(error),
+        Some((segment, newest, None)) => Ok((segment, newest)),
+        None => corrupt("no checkpoint is complete"),
+    }
 }
 
 /// Mounts a volume for reading. Returns also how many blocks are written in each segment of packs and of the map, from segment 1 on.
@@ -91,15 +121,7 @@ async fn newest_in(
 pub(super) async fn mount(port: Rc<dyn BlockPort>) -> Result<(Volume, Vec<u32>)> {
     let superblock = superblock_of(&*port).await?;
     let mut written = pointers(&*port, 1..3).await?;
-    let mut found = Vec::new();
-    for segment in 1..3 {
-        let newest = newest_in(&*port, &superblock, segment, written[segment as usize - 1]).await?;
-        found.extend(newest.map(|newest| (segment, newest)));
-    }
-    let newest = found.into_iter().max_by_key(|(_, newest)| newest.root.checkpoint.version);
-    let Some((segment, Newest { root, crc, addr })) = newest else {
-        return corrupt("no checkpoint is complete");
-    };
+    let (segment, Newest { root, crc, addr }) = newest_of(&*port, &superblock, &written).await?;
     let refused = root.checkpoint.flags.refused();
     if !refused.is_empty() {
         return Err(Error::Refused(format!("the checkpoint flag {}", refused.join(", "))));
@@ -110,7 +132,7 @@ pub(super) async fn mount(port: Rc<dyn BlockPort>) -> Result<(Volume, Vec<u32>)>
     let usage = read_places(&*port, &superblock, root.usage, superblock.usage_blocks()).await?;
     let ring = pointers(&*port, superblock.map()).await?;
     let map = Map {
-        cursor: continued(&superblock, root.cursor, &ring),
+        cursor: continued(&superblock, root.cursor, &ring)?,
         used: ring.iter().map(|written| *written > 0).collect(),
         pack: (segment, written[segment as usize - 1]),
         other_pack: written[2 - segment as usize],
@@ -123,9 +145,16 @@ pub(super) async fn mount(port: Rc<dyn BlockPort>) -> Result<(Volume, Vec<u32>)>
     Ok((Volume::appended(port, map, root.checkpoint, epoch, orphans, summaries), written))
 }
 
-/// Where the map goes on: blocks of a checkpoint that did not get complete may be behind the place that the last one says.
-fn continued(superblock: &Superblock, (segment, offset): (u32, u32), ring: &[u32]) -> (u32, u32) {
-    (segment, offset.max(ring[(segment - superblock.map().start) as usize]))
+/// Where the map goes on: blocks of a checkpoint that did not get complete may be behind the place that the last one says. Errors: less is
+/// written there.
+fn continued(superblock: &Superblock, (segment, offset): (u32, u32), ring: &[u32]) -> Result<(u32, u32)> {
+    let written = ring[(segment - superblock.map().start) as usize];
+    if offset > written {
+        return corrupt(format!(
+            "{offset} blocks of the map are in segment {segment} according to the checkpoint, and {written} are written"
+        ));
+    }
+    Ok((segment, written))
 }
 
 /// Orphans, and summaries of the data logs.
@@ -186,7 +215,8 @@ mod tests {
         let first = superblock.map().start;
         let mut ring = vec![0; superblock.map_segments as usize];
         (ring[0], ring[1]) = (512, 2);
-        assert_eq!(continued(&superblock, (first, 500), &ring), (first, 512));
+        assert_eq!(continued(&superblock, (first, 500), &ring).unwrap(), (first, 512));
+        assert!(continued(&superblock, (first + 1, 3), &ring).is_err(), "nothing could be written there");
         let map = Map {
             entries: Places::default(),
             usage: Places::default(),

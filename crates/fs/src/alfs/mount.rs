@@ -78,6 +78,10 @@ async fn open(port: Rc<dyn BlockPort>, options: AlfsOptions) -> Result<F2fs> {
     let blocks = port.segment_blocks();
     let map = volume.node_map_mut().expect("it was mounted as such");
     let dead = map.dead_segments();
+    if !dead.is_empty() {
+        // The disk may have accepted the newest checkpoint and lose it yet: then the one before has to be there.
+        port.flush().completed().await?;
+    }
     for segment in &dead {
         port.discard(Block(u64::from(segment.0) * u64::from(blocks)), blocks).completed().await?;
     }

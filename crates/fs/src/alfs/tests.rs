@@ -2,8 +2,12 @@
 
 use super::{AlfsOptions, Options, check, mkfs, mount};
 use crate::f2fs::F2fs;
+use crate::f2fs::layout::Nid;
+use crate::f2fs::layout::node::{self, Footer};
 use crate::f2fs::write::{Flushing, PlantedBug};
-use crate::port::{BLOCK_BYTES, Block, BlockPort, PortError, Request, Segments, Ticket, block_on};
+use crate::port::{
+    BLOCK_BYTES, Block, BlockPort, PortError, Request, Segments, Ticket, block_on, bytes_of, payload_of,
+};
 use crate::vfs::{DirtyPage, Errno, Fs, Kind, NewAcls, NewNode, SyncKind, Timestamp, WriteCause};
 use flashweir_core::command::SegmentId;
 use flashweir_core::{Address, DeviceError, Lba, Payload, RandomStream};
@@ -384,4 +388,101 @@ fn regression_cleaning_leaves_what_it_cannot_read() {
     }
     assert!(user.fs.metrics().cleaned_foreground > cleaned + 8, "segments were cleaned");
     assert!(user.fs.unreadable_sections() > 0, "cleaning met some of them");
+}
+
+/// A volume after a power cut: a synced file whose direct nodes no checkpoint has.
+fn synced_file() -> Segments {
+    let disk = Rc::new(Segments::in_memory(64, 512));
+    block_on(mkfs(&*disk, &Options::new(disk.capacity_blocks()))).unwrap();
+    let fs = User::open(&disk, small_files()).unwrap();
+    let mut user = User { fs, files: BTreeMap::new(), version: 0 };
+    user.write(b"file", 0, 1).unwrap();
+    user.sync().unwrap();
+    user.write(b"file", 0, 1_500).unwrap();
+    user.fsync(b"file").unwrap();
+    disk.woken(|states| states - 1)
+}
+
+/// The disk with other bytes in the first direct node of a file, wherever it was written.
+fn with_node(disk: &Segments, change: impl Fn(&mut [u8])) -> Rc<Segments> {
+    let mut contents = disk.contents();
+    let mut changed = 0;
+    for payload in contents.iter_mut().flatten() {
+        let mut bytes = bytes_of(payload).to_vec();
+        let footer = Footer::decode(&bytes);
+        if matches!(payload, Payload::Bytes(_)) && footer.offset == 1 && footer.checkpoint != 0 {
+            change(&mut bytes);
+            *payload = payload_of(bytes[..].try_into().unwrap());
+            changed += 1;
+        }
+    }
+    assert_eq!(changed, 1, "the file was synced once");
+    rebuilt(&contents)
+}
+
+fn rebuilt(contents: &[Vec<Payload>]) -> Rc<Segments> {
+    let at = |block: Block| contents[block.0 as usize / 512].get(block.0 as usize % 512).cloned();
+    Rc::new(Segments::with_contents(contents.len() as u32, 512, at))
+}
+
+/// Once a mount took any number, and ended in a panic, without memory, or with a file that had lost what was synced.
+#[test]
+fn regression_a_synced_node_with_an_impossible_number_is_refused() {
+    let disk = synced_file();
+    let fs = User::open(&with_node(&disk, |_| ()), small_files()).unwrap();
+    assert!(fs.recovered().nodes > 1);
+    for nid in [0, 1, 3, 31 << 10, 1 << 20, u32::MAX] {
+        let numbered =
+            with_node(&disk, |bytes| Footer { nid: Nid(nid), ..Footer::decode(bytes) }.encode(bytes));
+        let error = User::open(&numbered, small_files()).map(drop).unwrap_err();
+        assert!(error.contains("has the number"), "{nid}: {error}");
+    }
+}
+
+/// Once such a block became one of zeros, or the mount waited for ever.
+#[test]
+fn regression_a_synced_node_that_names_blocks_never_written_is_refused() {
+    let disk = synced_file();
+    let written = |segment: u32| disk.contents()[segment as usize].len() as u32;
+    let open = (8..64).find(|&segment| (1..510).contains(&written(segment))).unwrap();
+    let unwritten = (8..64).find(|&segment| written(segment) == 0).unwrap();
+    for addr in [open * 512 + written(open), unwritten * 512] {
+        let wrong = with_node(&disk, |bytes| node::set_word(bytes, 7, addr));
+        let error = User::open(&wrong, small_files()).map(drop).unwrap_err();
+        assert!(error.contains("which was never written"), "{addr}: {error}");
+    }
+}
+
+/// Once one block that cannot be read refused a volume that needs nothing of it.
+#[test]
+fn regression_blocks_that_nobody_needs_may_be_unreadable() {
+    let disk = Rc::new(Segments::in_memory(64, 512));
+    block_on(mkfs(&*disk, &Options::new(disk.capacity_blocks()))).unwrap();
+    let fs = User::open(&disk, small_files()).unwrap();
+    let mut user = User { fs, files: BTreeMap::new(), version: 0 };
+    let mut before = disk.contents();
+    while disk.contents()[2].is_empty() {
+        before = disk.contents();
+        user.write(b"file", 0, 1).unwrap();
+        user.sync().unwrap();
+    }
+    // The power failed before the discard of the old segment of packs.
+    let mut contents = disk.contents();
+    contents[1] = before[1].clone();
+    let mounted = |lost: Range<u64>| {
+        let port = Worn { disk: rebuilt(&contents), data: Cell::default(), lost: RefCell::new(lost) };
+        let port: Rc<dyn BlockPort> = Rc::new(port);
+        let checked = block_on(check(Rc::clone(&port)));
+        let problems = checked.map(|report| report.problems).map_err(|error| error.to_string());
+        (problems, block_on(mount(port, small_files())).map(drop).map_err(|error| error.to_string()))
+    };
+    let ends = [1, 2].map(|segment: u64| segment * 512 + contents[segment as usize].len() as u64 - 1);
+    assert_eq!(mounted(ends[0]..ends[0] + 1), (Ok(vec![]), Ok(())), "the older segment of packs");
+    let (problems, is_mounted) = mounted(0..1);
+    assert_eq!(is_mounted, Ok(()), "a copy of the superblock");
+    assert!(problems.unwrap()[0].what.contains("block 0 cannot be read"));
+    for needed in [ends[1]..ends[1] + 1, 512..1024, 0..2] {
+        let (problems, is_mounted) = mounted(needed.clone());
+        assert!(problems.is_err() && is_mounted.unwrap_err().contains("ncorrectable"), "{needed:?}");
+    }
 }

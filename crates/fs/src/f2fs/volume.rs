@@ -68,7 +68,13 @@ pub(super) async fn superblock_of(port: &dyn BlockPort) -> Result<Superblock> {
     }
     let mut errors = Vec::new();
     for block in 0..2 {
-        let answer = port.read(Block(block), 1).completed().await?;
+        let answer = match port.read(Block(block), 1).completed().await {
+            Ok(answer) => answer,
+            Err(error) => {
+                errors.push(error.into());
+                continue;
+            }
+        };
         match Superblock::decode(&bytes_of(&answer[0])) {
             Ok(superblock) if superblock.block_count > port.capacity_blocks() => {
                 let (has, needs) = (port.capacity_blocks(), superblock.block_count);
@@ -78,11 +84,12 @@ pub(super) async fn superblock_of(port: &dyn BlockPort) -> Result<Superblock> {
             Err(error) => errors.push(error),
         }
     }
-    // An unsupported or broken copy is reported rather than the absence of the other one.
+    // An unsupported, broken or unreadable copy is reported rather than the absence of the other one.
     errors.sort_by_key(|error| match error {
         Error::Refused(_) => 0,
         Error::Corrupt(_) => 1,
-        _ => 2,
+        Error::Port(_) => 2,
+        _ => 3,
     });
     Err(errors.swap_remove(0))
 }

@@ -353,8 +353,9 @@ impl Root {
             if segment.0 >= geometry.main_segments || u32::from(offset) >= geometry.log_blocks {
                 return corrupt(format!("the log {log:?} is at block {offset} of part {segment}"));
             }
-            if checkpoint.cursors[..log.index()].iter().any(|other| other.segment == segment) {
-                return corrupt(format!("part {segment} belongs to two logs"));
+            let section = |cursor: &Cursor| cursor.segment.0 / geometry.segments_per_section;
+            if checkpoint.cursors[..log.index()].iter().any(|other| section(other) == section(cursor)) {
+                return corrupt(format!("the segment of part {segment} belongs to two logs"));
             }
         }
         let (map, (segment, offset)) = (superblock.map(), self.cursor);
@@ -367,11 +368,7 @@ impl Root {
         if pack == 0 || pack > superblock.segment_blocks || start >= pack {
             return corrupt(format!("a pack of {pack} blocks with summaries from block {start} on"));
         }
-        let (user, valid) = (checkpoint.user_blocks, checkpoint.valid_blocks);
-        if user > u64::from(geometry.main_blocks()) || valid > user {
-            return corrupt(format!("{valid} of {user} user blocks are valid"));
-        }
-        Ok(())
+        checkpoint.check_counts(&geometry)
     }
 }
 
@@ -441,7 +438,7 @@ mod tests {
                 overprovision_segments: 2,
                 free_segments: 3,
                 cursors: std::array::from_fn(|log| Cursor {
-                    segment: SegNo(log as u32),
+                    segment: SegNo(8 * log as u32),
                     offset: log as u16,
                     fills_holes: false,
                 }),

@@ -9,6 +9,13 @@ use super::layout::checkpoint::Checkpoint;
 use super::layout::tables::SitEntry;
 use super::layout::{Geometry, SEGMENT_BLOCKS, SegNo};
 
+/// Number of blocks of a segment that are written. `written` has the write pointers of the sections.
+pub(crate) fn written_in(geometry: &Geometry, written: &[u32], segment: SegNo) -> u32 {
+    let (section, nth) =
+        (segment.0 / geometry.segments_per_section, segment.0 % geometry.segments_per_section);
+    written[section as usize].saturating_sub(nth * SEGMENT_BLOCKS).min(SEGMENT_BLOCKS)
+}
+
 /// Segments of the main area of which a checkpoint has more than is written, in words. `written` has the write pointers of the sections.
 pub(crate) fn missing<'a>(
     geometry: &'a Geometry,
@@ -17,17 +24,20 @@ pub(crate) fn missing<'a>(
     written: &'a [u32],
 ) -> impl Iterator<Item = String> + 'a {
     (0..geometry.main_segments).map(SegNo).filter_map(|segment| {
-        let per_section = geometry.segments_per_section;
-        let (section, first) = (segment.0 / per_section, segment.0 % per_section * SEGMENT_BLOCKS);
-        let (entry, here) = (&sit[segment.0 as usize], written[section as usize].saturating_sub(first));
+        let (entry, here) = (&sit[segment.0 as usize], written_in(geometry, written, segment));
         let cursor = checkpoint.cursors.iter().find(|cursor| cursor.segment == segment);
         let last = (0..SEGMENT_BLOCKS).rev().find(|&offset| entry.is_valid(offset));
         let needed = last.map_or(0, |last| last + 1).max(cursor.map_or(0, |cursor| cursor.offset.into()));
-        (needed > here).then(|| {
-            format!(
+        if needed > here {
+            return Some(format!(
                 "segment {segment} has {needed} blocks according to the checkpoint, and {here} are written"
-            )
-        })
+            ));
+        }
+        let before = SegNo(segment.0.wrapping_sub(1));
+        let is_first = segment.0.is_multiple_of(geometry.segments_per_section);
+        let is_beyond =
+            cursor.is_some() && !is_first && written_in(geometry, written, before) < SEGMENT_BLOCKS;
+        is_beyond.then(|| format!("a log is in segment {segment}, and segment {before} is not full"))
     })
 }
 

@@ -297,8 +297,29 @@ impl Checkpoint {
                 self.pack_blocks, self.summary_start
             ));
         }
+        self.check_counts(geometry)
+    }
+
+    /// Checks the numbers from which the writer counts on. Errors: one that such a volume cannot have.
+    pub(crate) fn check_counts(&self, geometry: &super::Geometry) -> Result<()> {
         if self.user_blocks > u64::from(geometry.main_blocks()) || self.valid_blocks > self.user_blocks {
             return corrupt(format!("{} of {} user blocks are valid", self.valid_blocks, self.user_blocks));
+        }
+        for (name, segments) in
+            [("reserved", self.reserved_segments), ("overprovisioned", self.overprovision_segments)]
+        {
+            if segments > geometry.main_segments {
+                let main = geometry.main_segments;
+                return corrupt(format!("{segments} of {main} segments are {name}"));
+            }
+        }
+        for (name, count) in [("nodes", self.valid_nodes), ("inodes", self.valid_inodes)] {
+            if count > geometry.nid_end().0 {
+                return corrupt(format!("{count} {name}, expected at most {}", geometry.nid_end().0));
+            }
+        }
+        if self.version > u64::MAX / 2 {
+            return corrupt(format!("a checkpoint of version {}", self.version));
         }
         Ok(())
     }

@@ -10,10 +10,11 @@
 //!
 //! Invariant: nothing here writes to a block that was written, so a cut in the middle leaves everything to the next mount.
 
+use super::super::appended::written_in;
 use super::super::chain::Link;
 use super::super::layout::checkpoint::Cursor;
 use super::super::layout::summary::Summary;
-use super::super::layout::{Log, SEGMENT_BLOCKS, SegNo};
+use super::super::layout::{Log, Nid, SEGMENT_BLOCKS, SegNo};
 use super::space::Summarised;
 use super::state::{OpenLog, State};
 use super::stop::Step;
@@ -22,12 +23,22 @@ use crate::port::BLOCK_BYTES;
 use std::collections::BTreeSet;
 
 impl State {
-    /// Lets the nodes of a chain keep their numbers.
-    pub(super) fn keep_numbers(&mut self, chain: &[Link]) {
-        for Link { footer, .. } in chain {
+    /// Lets the nodes of a chain keep their numbers. Errors: one that no node can have.
+    pub(super) fn keep_numbers(&mut self, chain: &[Link]) -> Result<()> {
+        let end = self.geometry.nid_end();
+        for Link { footer, addr, .. } in chain {
+            if !(Nid::ROOT < footer.nid && footer.nid < end) {
+                return Err(Error::Corrupt(format!(
+                    "the node synced at {addr} has the number {}, expected one from {} to {}",
+                    footer.nid,
+                    Nid::ROOT.0 + 1,
+                    end.0 - 1
+                )));
+            }
             self.since.numbers.insert((footer.ino, footer.offset), footer.nid);
             self.since.chained.insert(footer.nid);
         }
+        Ok(())
     }
 
     /// Moves the logs behind what is written in their sections. It may be run again after it has stopped.
@@ -79,10 +90,8 @@ impl F2fs {
         for &segment in adopted {
             let (is_open, here) = {
                 let state = self.state.borrow();
-                let per_section = state.geometry.segments_per_section;
-                let end = written[state.section_of(segment) as usize];
-                let here = end.saturating_sub(segment.0 % per_section * SEGMENT_BLOCKS).min(SEGMENT_BLOCKS);
-                (state.logs.iter().any(|log| log.cursor.segment == segment), here)
+                let is_open = state.logs.iter().any(|log| log.cursor.segment == segment);
+                (is_open, written_in(&state.geometry, written, segment))
             };
             match here {
                 _ if is_open => (),

@@ -14,6 +14,7 @@
 //! 4. An image can be hostile: a chain ends ([`chain`](super::super::chain)), an inode, a name or an address that contradicts
 //!    the volume is an error, and what is not found is not invented.
 
+use super::super::appended::written_in;
 use super::super::chain::{Link, Synced, synced};
 use super::super::layout::checkpoint::Epoch;
 use super::super::layout::dentry::Entry;
@@ -42,12 +43,12 @@ impl F2fs {
         }
         let mut plan = synced(&chain);
         plan.retain(|ino, synced| synced.named.is_some() || self.state.borrow().is_there(*ino));
-        self.keep_chain(&chain, &plan).await?;
+        self.keep_chain(&chain, &plan, written).await?;
         match written {
             None => self.step(State::dodge, "a log has no place to go on").await?,
             Some(_) => {
                 self.discard_stale().await?;
-                self.state.borrow_mut().keep_numbers(&chain);
+                self.state.borrow_mut().keep_numbers(&chain)?;
             }
         }
         let mut new = BTreeSet::new();
@@ -109,6 +110,11 @@ impl F2fs {
     /// discards. Before the next checkpoint no log could go on there, and all other segments may hold the chain.
     async fn discard_stale(&self) -> Result<()> {
         let sections: BTreeSet<u32> = self.state.borrow().freed_sections(&[]).into_iter().collect();
+        if sections.is_empty() {
+            return Ok(());
+        }
+        // The disk may have accepted what was found and lose it yet: then the checkpoint before has to be whole.
+        self.port.flush().completed().await?;
         let discarded = self.discard_all(&sections, std::iter::empty()).await;
         discarded.map_err(|errno| Error::Corrupt(format!("recovery cannot discard a segment: {errno:?}")))?;
         self.state.borrow_mut().forget(Vec::new(), &Discarded { sections, ..Discarded::default() });
@@ -146,8 +152,19 @@ impl F2fs {
         Ok(inode)
     }
 
-    /// Keeps the blocks of the chain, and those to which it refers, from being allocated.
-    async fn keep_chain(&self, chain: &[Link], plan: &BTreeMap<Nid, Synced>) -> Result<()> {
+    /// Keeps the blocks of the chain, and those to which it refers, from being allocated. Errors: one that was never written, where
+    /// the write pointers of append segments say so.
+    async fn keep_chain(
+        &self,
+        chain: &[Link],
+        plan: &BTreeMap<Nid, Synced>,
+        written: Option<&[u32]>,
+    ) -> Result<()> {
+        let geometry = *self.volume.geometry();
+        let is_written = |addr: Addr| match (written, geometry.place_of(addr)) {
+            (Some(written), Some((segment, offset))) => offset < written_in(&geometry, written, segment),
+            _ => true,
+        };
         for link in chain {
             self.state.borrow_mut().keep_block(link.addr);
         }
@@ -166,6 +183,12 @@ impl F2fs {
                     (0..NODE_WORDS).map(|index| Addr(node::word(&block, index))).collect()
                 }
             };
+            if let Some(&addr) = addresses.iter().find(|addr| !is_written(**addr)) {
+                let (node, ino) = (chain[at].addr, chain[at].footer.ino);
+                return Err(Error::Corrupt(format!(
+                    "the node synced at {node} gives inode {ino} block {addr}, which was never written"
+                )));
+            }
             let mut state = self.state.borrow_mut();
             addresses.into_iter().for_each(|addr| state.keep_block(addr));
         }

@@ -2,7 +2,7 @@
 //!
 //! Place in the data flow: part of the [`state`](super::state); [`space`](super::space) allocates and frees blocks with it.
 
-use super::super::appended::missing;
+use super::super::appended::{missing, written_in};
 use super::super::layout::bytes::block_bit;
 use super::super::layout::summary::Summary;
 use super::super::layout::{Geometry, Log, SEGMENT_BLOCKS, SegNo};
@@ -157,7 +157,7 @@ impl Clock {
     }
 
     pub(super) fn now_s(&self) -> u64 {
-        self.before_s + self.first_s.map_or(0, |first| self.last_s.abs_diff(first))
+        self.before_s.saturating_add(self.first_s.map_or(0, |first| self.last_s.abs_diff(first)))
     }
 }
 
@@ -268,8 +268,10 @@ impl Space {
             return Err(missing);
         }
         for segment in (0..geometry.main_segments).map(SegNo) {
-            let (section, first) = (segment.0 / per_section, segment.0 % per_section * SEGMENT_BLOCKS);
-            let here = written[section as usize].saturating_sub(first);
+            let (section, here) = (segment.0 / per_section, written_in(geometry, written, segment));
+            if (geometry.log_blocks..SEGMENT_BLOCKS).any(|at| sit[segment.0 as usize].is_valid(at)) {
+                return Err(format!("segment {segment} has a valid block in the place of its summary"));
+            }
             let is_of_log = checkpoint.cursors.iter().any(|cursor| cursor.segment.0 / per_section == section);
             let is_unwritten = written[section as usize] == 0 || is_of_log && here == 0;
             if self.free.contains(segment) && !is_unwritten {
