@@ -97,7 +97,7 @@ const FILES: [(&str, &str); 29] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 295] = [
+const BAD: [(&str, &str); 296] = [
     ("threads", "missing: <FILE>"),
     ("threads nosuch.weir", "nosuch.weir: there is no such file; --create SIZE makes one"),
     (
@@ -177,6 +177,7 @@ const BAD: [(&str, &str); 295] = [
     ("fio job.fio --device qblke --host-ftl pblk,rings=200", "--host-ftl rings = 200: expected 1 to 128"),
     ("fio job.fio --device qblke --host-ftl pblk,rings=2,rings=4", "--host-ftl: `rings` is given twice: expected one value"),
     ("fio job.fio --device qblke --host-ftl pblk,cpus=2,costs.turn=0ns", "--host-ftl costs.turn = 0ns: expected more than nothing where --host-ftl full = \"retry\": threads that find no room would try again for ever"),
+    ("fio job.fio --device qblke --host-ftl pblk,retry_after=0ns", "--host-ftl retry_after = 0ns: expected more than nothing"),
     ("fio job.fio --device sata-mlc --host-ftl pblk", "--host-ftl needs a device with an open channel: expected one, as in --device qblke"),
     ("fio job.fio --device qblke --host-ftl pblk --set host_ftl.assembly=qblke", "--set host_ftl: a host FTL is no key of a device here: expected --host-ftl, as in --host-ftl qblke,rings=4"),
     ("fio job.fio --device qblke --host-ftl pblk --block-layer none --perfetto x.json", "--perfetto follows requests through a block layer or through a host FTL, which qblke needs: expected no block layer, or a device with pages, such as qblke-page"),

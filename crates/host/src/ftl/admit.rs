@@ -30,11 +30,17 @@ impl HostFtl {
             return false;
         }
         for ring in 0..self.queued.len() {
-            while self.admit(ring, 0, effects) {
+            while self.first_to_enter(ring).is_some_and(|at| self.admit(ring, at, effects)) {
                 has_moved = true;
             }
         }
         has_moved
+    }
+
+    /// The first request of a queue that does not wait for earlier epochs: threads may bring those of a stream out of order.
+    fn first_to_enter(&self, ring: usize) -> Option<usize> {
+        let may_enter = |queued: &Queued| self.orders.may_enter(queued.order) != Ok(false);
+        self.queued[ring].iter().position(may_enter)
     }
 
     /// Whether requests enter rings only when their threads try.
@@ -69,9 +75,9 @@ impl HostFtl {
         has_tasks || self.rings.iter().any(|ring| ring.pending() > 0) && !self.is_out_of_pages()
     }
 
-    /// Whether what is in rings can never leave them: failed programs and erases took the last pages that GC could write to.
+    /// Whether what is in rings can never leave them: failed programs and erases, or padding, took the last pages that GC could write to.
     fn is_out_of_pages(&self) -> bool {
-        self.lines.blocks_fail && self.tasks.is_empty() && self.lines.free_units() == 0
+        self.tasks.is_empty() && self.answers_held == 0 && self.lines.free_units() == 0
     }
 
     /// Brings some units of a ring's queued request into a ring, or answers it; returns whether anything changed.
@@ -314,14 +320,12 @@ impl HostFtl {
             return false;
         }
         // What waits for earlier epochs waits for another request here.
-        let is_first = |queue: &VecDeque<Queued>| {
-            queue.front().is_some_and(|head| self.orders.may_enter(head.order) != Ok(false))
-        };
-        let Some(own) = self.queued.iter().position(is_first) else { return false };
+        let first = |own| Some((own, self.first_to_enter(own)?));
+        let Some((own, at)) = (0..self.queued.len()).find_map(first) else { return false };
         if !std::mem::replace(&mut self.user_is_stuck, true) {
             return true;
         }
-        self.refuse(own, 0, DeviceError::ReadOnly, effects);
+        self.refuse(own, at, DeviceError::ReadOnly, effects);
         true
     }
 
@@ -329,6 +333,9 @@ impl HostFtl {
     fn refuse(&mut self, own: usize, at: usize, error: DeviceError, effects: &mut Vec<Effect>) {
         let Queued { token, order, .. } = self.queued[own].remove(at).expect("it is queued");
         self.orders.entered(order, true);
+        if self.queued.iter().all(VecDeque::is_empty) {
+            (self.user_waits_for_space, self.user_is_stuck) = (false, false);
+        }
         self.complete(token, Err(error), 0, effects);
     }
 }

@@ -26,7 +26,9 @@ impl HostFtl {
         for group in 0..self.collecting.len() {
             if self.collecting[group].is_none() {
                 let free = self.lines.free_count(group) * self.layout.blocks_per_line();
-                let victim = if free < self.layout.marks.high { self.lines.victim(group) } else { None };
+                let user_waits = self.user_waits_for_space || self.user_is_stuck;
+                let is_wanted = free < self.layout.marks.high || user_waits;
+                let victim = if is_wanted { self.lines.victim(group) } else { None };
                 let Some(line) = victim.filter(|&line| self.is_worth_it(line, free)) else { continue };
                 self.lines.get_mut(line).state = LineState::Collecting;
                 self.metrics_mut().lines_collected += 1;

@@ -253,6 +253,9 @@ impl Layout {
                         would try again for ever"
                 .into());
         }
+        if config.retry_after == Duration::ZERO {
+            return Err("host_ftl.retry_after = 0ns: expected more than nothing".into());
+        }
         let recent = config.cached_units.next_multiple_of(flash.units_per_page);
         if recent as usize > PLACES_MAX {
             return Err(format!(

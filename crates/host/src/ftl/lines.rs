@@ -22,7 +22,7 @@ use flashweir_core::oob::Owner;
 use flashweir_ftl::BlockId;
 use flashweir_ftl::geometry::PageAddr;
 use flashweir_ftl::line_pages::{LineEnd, LineStart};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Number of a line, group by group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,6 +102,8 @@ pub(super) struct Lines {
     pub(super) open: Vec<Option<LineId>>,
     /// Blocks whose erase or program failed.
     bad: Vec<bool>,
+    /// Those of them that failed before the last start, and are good again once they can be erased.
+    doubtful: BTreeSet<BlockId>,
     /// Number of these in each line that has some.
     bad_columns: BTreeMap<LineId, u32>,
     /// Whether a program or an erase has failed.
@@ -134,6 +136,7 @@ impl Lines {
             erasing: vec![0; layout.groups as usize],
             open: vec![None; layout.groups as usize],
             bad: vec![false; layout.flash.blocks() as usize],
+            doubtful: BTreeSet::new(),
             bad_columns: BTreeMap::new(),
             blocks_fail: false,
             openings: 0,
@@ -252,6 +255,11 @@ impl Lines {
     /// The page of a line's start metadata.
     pub(super) fn start_page(&self, id: LineId) -> PageAddr {
         self.page_at(id, 0, 0)
+    }
+
+    /// Whether a group has a line to open, now or after its erase.
+    pub(super) fn has_free(&self, group: usize) -> bool {
+        !self.free[group].is_empty()
     }
 
     // ---- writing ----
@@ -428,8 +436,18 @@ impl Lines {
     }
 
     pub(super) fn erase_failed(&mut self, block: BlockId) {
+        self.doubtful.remove(&block);
         self.mark_bad(block);
         self.blocks_fail = true;
+    }
+
+    /// A block is erased.
+    pub(super) fn erase_done(&mut self, block: BlockId) {
+        if self.doubtful.remove(&block) {
+            self.bad[block.index()] = false;
+            let line = self.line_of_block(block).0;
+            *self.bad_columns.get_mut(&line).expect("it has a bad block") -= 1;
+        }
     }
 
     fn mark_bad(&mut self, block: BlockId) {
@@ -497,6 +515,11 @@ impl Lines {
         (line.number, line.state, line.is_clean) = (number, LineState::Closed, false);
         line.next = vec![0; columns.len()];
         line.columns = columns;
+        for &column in start.iter().flat_map(|start| &start.left_out) {
+            let block = self.block(id, column);
+            self.erase_failed(block);
+            self.doubtful.insert(block);
+        }
     }
 
     /// Goes on with a line that was open when the power failed.

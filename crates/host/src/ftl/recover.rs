@@ -22,7 +22,7 @@ use super::target::units_of;
 use super::tasks::{Ask, Task};
 use flashweir_core::command::Units;
 use flashweir_core::oob::{OobRecord, Owner};
-use flashweir_core::open::{ChunkReport, ChunkState};
+use flashweir_core::open::{ChunkReport, ChunkState, OpenError};
 use flashweir_core::{DeviceError, Done, Lpn, Op, Payload, Ppa};
 use flashweir_ftl::geometry::PageAddr;
 use flashweir_ftl::line_pages::{LineEnd, LineStart, OrderPage, TrimPage};
@@ -224,6 +224,8 @@ impl Recovery {
     ) {
         match result {
             Err(DeviceError::NotWritten { .. }) => return,
+            // The last pages of a chunk that goes on are what the recovery has padded it with.
+            Err(DeviceError::Open { what: OpenError::TooRecent, .. }) => {}
             Err(_) => self.lines[line.0 as usize].torn.push(column),
             Ok(Units { data, records, .. }) => {
                 let at = PageAddr { block: ftl.lines.block(line, column), page };
@@ -268,6 +270,8 @@ impl Recovery {
                     continue;
                 }
                 ftl.lines.found(id, found.start.as_ref());
+                self.forget_left_out(ftl, id);
+                let found = &self.lines[id.0 as usize];
                 let group = ftl.lines.group_of(id);
                 let is_newer = |other: &LineId| ftl.lines.get(*other).number < ftl.lines.get(id).number;
                 if found.start.is_some() && resumed.get(&group).is_none_or(is_newer) {
@@ -299,6 +303,20 @@ impl Recovery {
             ftl.lines.resume(id, next, owners);
         }
         ftl.lines.free_empty();
+    }
+
+    /// Forgets what is in blocks that a line leaves out: they were not erased when it was opened, all of it was superseded by then, and the
+    /// line's end metadata will not have it.
+    fn forget_left_out(&mut self, ftl: &HostFtl, id: LineId) {
+        let found = &mut self.lines[id.0 as usize];
+        if found.start.as_ref().is_none_or(|start| start.left_out.is_empty()) {
+            return;
+        }
+        let is_of_line = |ppa: Ppa| ftl.lines.unit_number(ppa).is_some();
+        let is_here = |ppa: Ppa| ftl.lines.line_of(ppa).0 == id;
+        found.units.retain(|unit| is_of_line(unit.ppa));
+        self.trims.retain(|&ppa, _| !is_here(ppa) || is_of_line(ppa));
+        self.orders.retain(|&(ppa, _)| !is_here(ppa) || is_of_line(ppa));
     }
 
     /// Finds which members of streams count; returns the numbers of versions that are dead. If members were found that anyone may count

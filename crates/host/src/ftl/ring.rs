@@ -106,6 +106,12 @@ impl Ring {
         self.slots.len() as u64 - (self.mem - self.published)
     }
 
+    /// The position behind the last entry that is not durable in another place: a copy by GC is.
+    pub(super) fn end_of_users(&self) -> u64 {
+        let is_of_user = |position: &u64| self.look_at(*position).is_some_and(|entry| !entry.is_gc);
+        (self.sync..self.mem).rev().find(is_of_user).map_or(self.sync, |position| position + 1)
+    }
+
     /// Entries whose programs failed.
     pub(super) fn failures(&self) -> usize {
         self.again.len()

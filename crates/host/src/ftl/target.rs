@@ -469,7 +469,7 @@ impl HostFtl {
             Op::Flush => {
                 self.metrics.flushes += 1;
                 let mut targets: Vec<(usize, u64)> =
-                    self.rings.iter().map(|ring| ring.mem).enumerate().collect();
+                    self.rings.iter().map(Ring::end_of_users).enumerate().collect();
                 if self.has_planted(PlantedHostBug::FlushMissesRing) {
                     targets.pop();
                 }
@@ -708,11 +708,11 @@ impl HostFtl {
             let line = self.lines.end(group).expect("a full line is open");
             self.finish(line);
         }
-        if self.lines.open[group].is_none()
-            && let Some(page) = self.lines.open_next(group)
-        {
-            let line = self.lines.open[group].expect("it was opened");
-            self.program_meta(line, page);
+        if self.lines.open[group].is_none() && self.lines.has_free(group) {
+            if let Some(page) = self.lines.open_next(group) {
+                let line = self.lines.open[group].expect("it was opened");
+                self.program_meta(line, page);
+            }
             self.free_changed(group);
         }
     }
@@ -973,7 +973,9 @@ impl HostFtl {
     }
 
     fn erase_answered(&mut self, line: LineId, block: BlockId, is_done: bool) {
-        if !is_done {
+        if is_done {
+            self.lines.erase_done(block);
+        } else {
             self.metrics.erase_failures += 1;
             self.lines.erase_failed(block);
         }

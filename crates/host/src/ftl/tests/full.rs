@@ -1,11 +1,12 @@
 //! Rings and media without room: who waits, who is refused, and what goes on.
 
 use super::ordering::member;
+use super::writing::fail_one;
 use super::{Rig, config, read, trim, write};
 use crate::ftl::lines::LineId;
-use crate::{Costs, HostFtlConfig, Limits, WhenFull};
+use crate::{Costs, HostFtlConfig, Input, Limits, WhenFull};
 use flashweir_core::command::StreamId;
-use flashweir_core::{DeviceError, Done, Duration, Op, Order, Payload};
+use flashweir_core::{Address, Command, DeviceError, Done, Duration, Op, Order, Payload};
 
 /// FTLs without threads, and with those of two CPUs that wait or try again.
 fn all() -> [HostFtlConfig; 3] {
@@ -93,5 +94,42 @@ fn the_last_blocks_are_for_gc() {
     rig.wakes.clear();
     let refused = rig.write(4, 4);
     assert_eq!(rig.answers.get(&refused), Some(&Err(DeviceError::ReadOnly)), "no time has to pass");
-    assert!(rig.ftl.user_is_stuck && rig.ftl.lines.free_units() > 100);
+    assert!(!rig.ftl.user_is_stuck && rig.ftl.lines.free_units() > 100, "nobody waits any more");
+}
+
+/// With a block that fails the user stops one line before the mark at which GC began, and once was refused with lines full of stale units.
+#[test]
+fn regression_gc_makes_room_where_the_user_stops_before_its_mark() {
+    let mut rig = Rig::new(HostFtlConfig { over_provisioning: 0.25, ..config() });
+    let fault = |ppa| DeviceError::WriteFault { at: Address::Ppa(ppa) };
+    rig.write(0, 8);
+    fail_one(&mut rig, fault);
+    rig.rest();
+    for round in 0..200 {
+        assert_eq!(rig.run(write(0, 8)), Ok(Done::Ok), "round {round}");
+    }
+}
+
+/// Threads may bring members of a stream into a queue in another order than that of their arrival. Once the later one waited for the earlier
+/// one, which nobody looked at behind it.
+#[test]
+fn regression_a_later_epoch_does_not_block_an_earlier_one_behind_it() {
+    let costs = Costs { turn: Duration::from_micros(200), ..Costs::default() };
+    let mut rig =
+        Rig::new(HostFtlConfig { cpus: 4, rings: 2, entries: 32, costs, full: WhenFull::Wait, ..config() });
+    let mut member = |submitter, order, op| {
+        rig.next += 1;
+        let (stream, order) = (Some(StreamId(1)), Some(order));
+        let command = Command { stream, order, ..Command::new(rig.next, op) };
+        rig.tell(Input::Submit { command, submitter });
+        rig.next
+    };
+    // The CPU of the third submitter has more to do than that of the first, and their ring is the same.
+    let all = [
+        member(2, Order::Within, write(10, 8)),
+        member(2, Order::Barrier, write(0, 1)),
+        member(0, Order::Within, write(2, 1)),
+    ];
+    rig.rest();
+    assert!(all.iter().all(|number| rig.answers.get(number) == Some(&Ok(Done::Ok))), "{:?}", rig.answers);
 }

@@ -1,11 +1,13 @@
 //! Recovery: what it reads, what counts of what it finds, and what it writes before it answers.
 
 use super::ordering::{member, program_of};
-use super::{Rig, config, geometry, read, trim, write};
-use crate::HostFtlConfig;
+use super::{Rig, UNIT_BYTES, config, geometry, read, trim, write};
 use crate::ftl::lines::{LineId, LineState};
+use crate::{HostFtlConfig, Input};
+use flashweir_core::oob::{OobRecord, Owner};
 use flashweir_core::open::ChunkState;
 use flashweir_core::{DeviceError, Done, Lpn, Op, Order, Payload, Ppa};
+use flashweir_ftl::line_pages::{LineStart, META_RECORD, PAD_RECORD};
 
 fn tags(tags: impl IntoIterator<Item = u64>) -> Vec<Payload> {
     tags.into_iter().map(|tag| if tag == 0 { Payload::Zero } else { Payload::Tag(tag) }).collect()
@@ -218,8 +220,8 @@ fn regression_without_room_for_a_record_the_ftl_reads_and_rests() {
     // All other lines hold something, and the open one has a torn page in each column.
     for line in 1..12 {
         let ppa = rig.ftl.lines.unit_at(LineId(line), 0);
-        let owner = flashweir_core::oob::Owner::Lpn(Lpn(100 + u64::from(line)));
-        let record = flashweir_core::oob::OobRecord { owner, seq: 1, member: None };
+        let owner = Owner::Lpn(Lpn(100 + u64::from(line)));
+        let record = OobRecord { owner, seq: 1, member: None };
         rig.medium.insert(ppa, (record, Payload::Tag(7)));
         rig.medium.insert(Ppa(ppa.0 + 1), (record, Payload::Tag(7)));
     }
@@ -284,4 +286,54 @@ fn a_line_without_its_first_block_goes_on() {
     assert_eq!((line.state, &line.columns, line.number), (LineState::Open, &vec![1], 1));
     after.run(write(4, 2)).unwrap();
     assert_eq!(after.recovered().contents(0..6), tags(1..7));
+}
+
+/// What a block holds that its line leaves out was superseded before the line was opened. Once a recovery took it for the original of a newer
+/// copy, which it gave up, and the line's end metadata did not have it.
+#[test]
+fn regression_a_block_that_a_line_leaves_out_has_nothing() {
+    let mut rig = Rig::new(config());
+    let (left_out, used) = (LineId(0), LineId(1));
+    for (line, start) in [
+        (left_out, LineStart { line: 5, left_out: vec![1] }),
+        (used, LineStart { line: 8, left_out: Vec::new() }),
+    ] {
+        let unit = rig.ftl.lines.unit_at(line, 0);
+        let page = crate::ftl::target::bytes(start.encode(), UNIT_BYTES);
+        rig.medium.insert(unit, (META_RECORD, page));
+        rig.medium.insert(Ppa(unit.0 + 1), (PAD_RECORD, Payload::Zero));
+        // Position 1 is the first page of the second column.
+        let unit = rig.ftl.lines.unit_at(line, 2);
+        for (nth, lpn) in [(0, 7), (1, 9)] {
+            let record = OobRecord { owner: Owner::Lpn(Lpn(lpn)), seq: lpn, member: None };
+            rig.medium.insert(Ppa(unit.0 + nth), (record, Payload::Tag(1 + lpn)));
+        }
+    }
+    let place = rig.ftl.lines.unit_at(used, 2);
+    let mut after = rig.recovered();
+    assert_eq!(after.ftl.find(Lpn(7)), Some(Err(place)));
+    // Until the block can be erased, the line has room for half.
+    let [half, all] = [left_out, used].map(|line| after.ftl.lines.data_units_of(line));
+    assert_eq!((half, all), (all - geometry().units_per_block(), after.ftl.layout.data_units()));
+    after.ftl.begin_erase(left_out);
+    after.tell(Input::Wake);
+    after.rest();
+    assert_eq!(after.ftl.lines.data_units_of(left_out), all);
+    assert_eq!(after.recovered().contents(7..10), tags([8, 0, 10]));
+}
+
+/// What was padded goes on: the device keeps its padding back, and once a recovery took that for torn pages.
+#[test]
+fn regression_a_line_with_padded_chunks_goes_on() {
+    let mut rig = Rig::new(HostFtlConfig { cached_units: 3, ..config() });
+    rig.run(write(0, 6)).unwrap();
+    let mut after = rig.recovered();
+    let line = after.ftl.lines.get(LineId(0));
+    assert_eq!((line.state, &line.next), (LineState::Open, &vec![4, 4]));
+    for first in (6..40).step_by(2) {
+        after.run(write(first, 2)).unwrap();
+    }
+    let line = after.ftl.lines.get(LineId(0));
+    assert!(line.state == LineState::Closed && line.next.iter().all(|&next| next == 8), "it has its end");
+    assert_eq!(after.recovered().contents(0..40), tags(1..41));
 }

@@ -132,3 +132,21 @@ fn as_many_units_are_recent_as_the_device_keeps_back() {
     recent.forget(BlockId(1));
     assert_eq!([tag(&recent, 1, 2), tag(&recent, 2, 9)], [None, Some(Payload::Tag(9))]);
 }
+
+/// The originals of copies are durable, so a FLUSH does not wait for what is behind the last entry of a user.
+#[test]
+fn a_flush_waits_up_to_the_last_entry_of_a_user() {
+    let mut ring = filled(0);
+    assert_eq!(ring.end_of_users(), 0);
+    ring.push(Entry { is_gc: true, ..entry(0) });
+    assert_eq!(ring.end_of_users(), 0);
+    ring.push(entry(1));
+    ring.push(Entry { is_gc: true, ..entry(2) });
+    assert_eq!(ring.end_of_users(), 2);
+    for _ in 0..2 {
+        let position = take(&mut ring).unwrap();
+        ring.at(position).state = State::Persistent;
+    }
+    ring.advance();
+    assert_eq!((ring.sync, ring.end_of_users()), (2, 2));
+}

@@ -115,7 +115,7 @@ fn a_device_that_is_busy_is_asked_again_and_reads_go_first() {
 }
 
 /// The first program below that holds data fails like this; returns its units.
-fn fail_one(rig: &mut Rig, error: impl Fn(Ppa) -> DeviceError) -> Vec<Ppa> {
+pub(super) fn fail_one(rig: &mut Rig, error: impl Fn(Ppa) -> DeviceError) -> Vec<Ppa> {
     let ppas = rig.programs(0).swap_remove(0);
     let is_it = |op: &Op| matches!(op, Op::PpaWrite(write) if write.ppas[..] == ppas[..]);
     let at = rig.below.iter().position(|command| is_it(&command.op)).unwrap();
