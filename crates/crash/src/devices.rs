@@ -214,14 +214,19 @@ const IN_ORDER: AppendConfig = AppendConfig {
 };
 const WRITE_ONCE: AppendConfig = AppendConfig { mode: AppendMode::WriteOnce, ..IN_ORDER };
 
+/// Segments of four units to a page, of which a tail may have three.
+const SEGMENTS_OF_FOUR: Shape = Shape { units_per_page: 4, buffer_units: 16, ..SEGMENTS };
+
 /// Tiny devices with segments. They differ in the promise of the buffer, the mode, units per page, lanes, the time of erases, the order of
 /// streams, and in what fails.
 #[rustfmt::skip]
-const APPEND: [(&str, Shape, AppendConfig); 16] = [
+const APPEND: [(&str, Shape, AppendConfig); 18] = [
     ("tiny-d5", SEGMENTS, IN_ORDER),
     ("tiny-d5-pages", SEGMENTS_OF_TWO, IN_ORDER),
     ("tiny-d5-once", SEGMENTS, WRITE_ONCE),
     ("tiny-d5-once-pages", Shape { buffer_units: 12, ..SEGMENTS_OF_TWO }, WRITE_ONCE),
+    ("tiny-d5-quads", SEGMENTS_OF_FOUR, IN_ORDER),
+    ("tiny-d5-once-quads", Shape { parallel: [2, 2, 1], ..SEGMENTS_OF_FOUR }, AppendConfig { lanes: 2, ..WRITE_ONCE }),
     ("tiny-d5-through", Shape { mode: BufferMode::WriteThrough, ..SEGMENTS_OF_TWO }, IN_ORDER),
     ("tiny-d5-once-through", Shape { mode: BufferMode::WriteThrough, ..SEGMENTS }, WRITE_ONCE),
     ("tiny-d5-protected", Shape { mode: BufferMode::PowerLossProtected, buffer_units: 12, ..SEGMENTS_OF_TWO },

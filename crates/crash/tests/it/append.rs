@@ -4,11 +4,13 @@ use flashweir_crash::{CrashConfig, Token, explore, replay};
 use flashweir_device::PlantedBug;
 
 /// Tiny devices with segments.
-const DEVICES: [&str; 16] = [
+const DEVICES: [&str; 18] = [
     "tiny-d5",
     "tiny-d5-pages",
     "tiny-d5-once",
     "tiny-d5-once-pages",
+    "tiny-d5-quads",
+    "tiny-d5-once-quads",
     "tiny-d5-through",
     "tiny-d5-once-through",
     "tiny-d5-protected",
