@@ -257,7 +257,11 @@ impl<F: Fs> Shared<F> {
             page.seal();
             bytes.extend_from_slice(page.bytes());
         }
-        self.write_data(HEAD_PAGE, &bytes).await?;
+        let set_bytes = self.set_pages().min(bytes.len() / page_bytes) * page_bytes;
+        for (first, pages) in (HEAD_PAGE..).step_by(set_bytes / page_bytes).zip(bytes.chunks(set_bytes)) {
+            self.write_data(first, pages).await?;
+            self.release(first).await?;
+        }
         if let Some(area) = self.area() {
             // Allocates the area, so that no later write extends the file.
             let len = u64::from(self.config.batch_pages) * page_bytes as u64;

@@ -159,14 +159,30 @@ impl<F: Fs> Loader<F> {
 
     /// Writes full pages, adjacent ones together.
     async fn write_full(&mut self) -> Result<()> {
-        let full = std::mem::take(&mut self.full);
-        let count = full.len() as u64;
+        let mut full: Vec<(PageNo, Page)> = std::mem::take(&mut self.full).into_iter().collect();
+        let (count, limit) = (full.len() as u64, self.shared().set_pages());
+        while !full.is_empty() {
+            let rest = full.split_off(limit.min(full.len()));
+            // The cleaner writes sets, too, and a file withholds those of all.
+            self.shared().lock_batches().await?;
+            let written = self.write_set(full).await;
+            self.shared().unlock_batches();
+            written.inspect_err(|error| self.shared().fail(error.clone()))?;
+            full = rest;
+        }
+        self.shared().core.borrow_mut().metrics.loaded_pages += count;
+        Ok(())
+    }
+
+    /// Writes pages, in the order of their numbers, and hands them to the file system.
+    async fn write_set(&self, pages: Vec<(PageNo, Page)>) -> Result<()> {
+        let shared = self.shared();
         let mut run: Vec<u8> = Vec::new();
         let (mut first, mut next) = (0, 0);
-        for (number, mut page) in full {
+        for (number, mut page) in pages {
             page.seal();
             if number != next && !run.is_empty() {
-                self.write_run(first, &run).await?;
+                shared.write_data(first, &run).await?;
                 run.clear();
             }
             if run.is_empty() {
@@ -176,17 +192,9 @@ impl<F: Fs> Loader<F> {
             next = number + 1;
         }
         if !run.is_empty() {
-            self.write_run(first, &run).await?;
+            shared.write_data(first, &run).await?;
         }
-        self.shared().release(self.tree.0).await.inspect_err(|error| self.shared().fail(error.clone()))?;
-        self.shared().core.borrow_mut().metrics.loaded_pages += count;
-        Ok(())
-    }
-
-    async fn write_run(&self, first: PageNo, bytes: &[u8]) -> Result<()> {
-        let shared = self.shared();
-        let written = shared.write_data(first, bytes).await;
-        written.inspect_err(|error| shared.fail(error.clone()))
+        shared.release(self.tree.0).await
     }
 
     /// Attaches the rows to the tree. They are durable when this returns. Returns the number of rows.

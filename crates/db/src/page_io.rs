@@ -134,14 +134,14 @@ impl<F: Fs> Shared<F> {
     }
 
     /// Acquires the exclusive right to write batches.
-    async fn lock_batches(&self) -> Result<()> {
+    pub(crate) async fn lock_batches(&self) -> Result<()> {
         while self.batch_busy.replace(true) {
             self.batch_idle.wait().await;
         }
         self.check_alive().inspect_err(|_| self.unlock_batches())
     }
 
-    fn unlock_batches(&self) {
+    pub(crate) fn unlock_batches(&self) {
         self.batch_busy.set(false);
         self.batch_idle.notify();
     }
@@ -235,6 +235,11 @@ impl<F: Fs> Shared<F> {
             file.sync(SyncKind::Data).await?;
         }
         Ok(())
+    }
+
+    /// Most pages that may be withheld at a time, where the file withholds what is written.
+    pub(crate) fn set_pages(&self) -> usize {
+        if self.config.double_write == DoubleWrite::Atomic { self.batch_limit } else { usize::MAX }
     }
 
     /// Hands what was written to the data file of a page to the file system, where the file withholds it.

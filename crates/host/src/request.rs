@@ -207,7 +207,8 @@ pub(crate) fn in_order(command: &Command) -> Option<(StreamId, Order)> {
 /// Returns the answer to one part of a read: the mapping units that it touches, out of those of the whole read.
 pub(crate) fn share_of(done: &Done, whole_lba: u64, part: &Part, unit_blocks: u64) -> Done {
     match done {
-        Done::Data(units) if part.blocks > 0 => {
+        // A device that keeps no contents answers with none.
+        Done::Data(units) if part.blocks > 0 && !units.is_empty() => {
             let first = part.lba / unit_blocks - whole_lba / unit_blocks;
             let end = (part.lba + u64::from(part.blocks)).div_ceil(unit_blocks) - whole_lba / unit_blocks;
             Done::Data(units[first as usize..end as usize].into())
@@ -221,6 +222,13 @@ mod tests {
     use super::*;
     use flashweir_core::Payload;
     use std::sync::Arc;
+
+    /// A host FTL above a device that keeps no contents answers a read without them, and merged ones once panicked for that.
+    #[test]
+    fn regression_parts_of_a_read_without_contents_have_none() {
+        let part = Part { token: 0, seq: 0, lba: 16, blocks: 8, joined: None };
+        assert_eq!(share_of(&Done::Data([].into()), 0, &part, 8), Done::Data([].into()));
+    }
 
     #[test]
     fn a_part_of_a_read_gets_its_own_units() {

@@ -28,6 +28,7 @@ impl UnitWriter {
     /// Begins on a firmware whose buffer is empty.
     pub(crate) fn new(ftl: &PageFtl, cx: &Cx) -> Self {
         assert_eq!(ftl.buffer.used(), 0, "time stands still only for a quiet device");
+        assert!(ftl.log.pinned().next().is_none(), "deallocations are durable before time stands still");
         Self { user: vec![Vec::new(); cx.geometry.planes() as usize], turn: 0 }
     }
 

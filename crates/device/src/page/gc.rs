@@ -325,7 +325,14 @@ impl PageFtl {
     /// and is read again.
     fn relocate_shared(&mut self, cx: &mut Cx, vpid: u64, unit: &PageUnit, copy: Ppa) {
         let page = self.virtual_pages.page(vpid);
-        if page.content == ContentId::new(unit.owner(), unit.seq) {
+        let is_same = page.content == ContentId::new(unit.owner(), unit.seq);
+        // A page that has come to be the only owner of what it wrote itself owns it as before the SHARE.
+        if !(is_same && unit.hidden) && self.may_collapse(cx, vpid, unit.lpn, unit.seq) {
+            self.virtual_pages.remove(vpid);
+            self.replace_word(unit.lpn, MapWord::Shared(vpid), MapWord::Direct(copy));
+            self.place_changed(unit.lpn);
+            cx.metrics.share_collapses += 1;
+        } else if is_same {
             let mut owners: Vec<Lpn> = page.owners().iter().map(|(lpn, _)| *lpn).collect();
             if cx.has_planted(PlantedBug::MoveLeavesOwners) && owners.len() > 1 {
                 // The map of one owner alone follows.
@@ -340,11 +347,6 @@ impl PageFtl {
             self.virtual_pages.moved(vpid, copy);
             owners.dedup();
             owners.into_iter().for_each(|lpn| self.place_changed(lpn));
-        } else if self.may_collapse(cx, vpid, unit.lpn, unit.seq) {
-            self.virtual_pages.remove(vpid);
-            self.replace_word(unit.lpn, MapWord::Shared(vpid), MapWord::Direct(copy));
-            self.place_changed(unit.lpn);
-            cx.metrics.share_collapses += 1;
         } else {
             return;
         }

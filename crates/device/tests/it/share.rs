@@ -306,6 +306,29 @@ fn contents_outlive_garbage_collection() {
     host.device.audit();
 }
 
+/// A source that its only copy has left is its own again once GC has moved it. Once its place in the table was taken for ever, and with a full
+/// table every SHARE copied.
+#[test]
+fn regression_a_source_without_copies_leaves_the_table() {
+    let mut random = RandomStream::new(3, "sources");
+    let mut config = small(2);
+    config.geometry.blocks_per_plane = 20;
+    let mut host = written(&config, 700);
+    for round in 0..8 {
+        shares(&mut host, &[(760, round, 1)], false);
+        host.submit(Op::Flush, false);
+        host.trim(760, 1, false);
+        for _ in 0..3_000 {
+            host.write(8 + random.below(690), 1, false);
+        }
+        host.submit(Op::Flush, false);
+        host.check("a round");
+    }
+    let metrics = host.device.metrics();
+    assert!(metrics.share_copies == 0 && metrics.share_collapses > 5, "{metrics:?}");
+    host.device.audit();
+}
+
 /// A device whose buffer is protected saves a SHARE whose record is not in the log.
 #[test]
 fn a_protected_device_saves_it() {

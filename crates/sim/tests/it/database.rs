@@ -10,7 +10,7 @@ use flashweir_core::executor::Handle;
 use flashweir_core::{Bytes, Duration, Executor, Instant, RandomStream};
 use flashweir_db::{CommitMode, Config, CpuCosts, DataIo, Db, DbError, DoubleWrite, Recovery, Tree};
 use flashweir_device::presets::preset;
-use flashweir_device::{Device, DeviceOptions};
+use flashweir_device::{Device, DeviceConfig, DeviceOptions};
 use flashweir_fs::ext4::{CheckpointBy, Ext4Options, Journaling};
 use flashweir_fs::f2fs::{CleanBy, F2fsOptions};
 use flashweir_fs::port::BlockPort;
@@ -195,6 +195,10 @@ async fn open<F: Fs>(
 const DEVICE: DeviceOptions = DeviceOptions { seed: 1, track_contents: true, planted: None };
 
 fn stack(name: &str, mode: FlushMode) -> Stack {
+    Stack::new(Device::new(device(name), DEVICE), mode)
+}
+
+fn device(name: &str) -> DeviceConfig {
     let mut device = preset(name).unwrap();
     device.geometry.channels = 2;
     device.geometry.chips_per_channel = 2;
@@ -203,7 +207,7 @@ fn stack(name: &str, mode: FlushMode) -> Stack {
     device.ftl.metadata = flashweir_device::config::Metadata::Log;
     device.buffer.capacity = Bytes::mib(4);
     device.validate().unwrap();
-    Stack::new(Device::new(device, DEVICE), mode)
+    device
 }
 
 /// Runs for a drawn time, cuts, recovers, verifies. Returns the number of acknowledged transactions and what recovery
@@ -581,4 +585,44 @@ async fn fill(db: &Db<AnyFs>, number: usize) -> Result<(), DbError> {
     let mut trx = db.begin().await?;
     trx.insert(tree, b"key", &[7; 500]).await?;
     trx.commit().await
+}
+
+/// Once a new database with many transactions was one set, and so was what several loaders had in one file: more than the device shares at
+/// once, and the engine stopped.
+#[test]
+fn regression_no_set_is_larger_than_what_the_device_shares_at_once() {
+    let ssc: Mode = F2fsOptions { clean_by: CleanBy::Share, ..F2fsOptions::default() }.into();
+    for mode in [ext4(Journaling::Journal, CheckpointBy::Share), ssc] {
+        let mut scene = scene(mode, DoubleWrite::Atomic, DataIo::Buffered);
+        scene.config = Config {
+            transactions_max: 200,
+            batch_pages: 64,
+            pool_bytes: 64 << 20,
+            file_per_table: false,
+            ..scene.config
+        };
+        let mut device = device("share-960evo");
+        device.ftl.share.batch = 170;
+        let mut stack = Stack::new(Device::new(device, DEVICE), scene.flush);
+        let (port, handle): (Rc<dyn BlockPort>, _) = (Rc::new(stack.port()), stack.handle());
+        let loaded = Rc::new(Cell::new(0));
+        let db = stack.block_on(make(port, handle.clone(), scene)).expect("it is made");
+        for name in ["rows", "marks"] {
+            let (db, loaded) = (db.clone(), Rc::clone(&loaded));
+            handle.spawn(async move {
+                let mut loader = db.load(db.tree(name).unwrap()).await.unwrap();
+                for row in 0..3_000u32 {
+                    loader.add(&row.to_be_bytes(), &[7; 1_000]).await.unwrap();
+                }
+                let rows = loader.finish().await.unwrap();
+                loaded.set(loaded.get() + rows);
+            });
+        }
+        let end = stack.now() + Duration::from_secs(60);
+        while loaded.get() < 6_000 && stack.now() < end && stack.turn() {}
+        assert_eq!(loaded.get(), 6_000);
+        let report = stack.block_on(async move { db.check().await }).expect("it ends").unwrap();
+        assert!(report.is_good() && report.lost_pages == 0, "{report:?}");
+        assert_eq!((report.rows["rows"], report.rows["marks"]), (3_000, 3_000));
+    }
 }

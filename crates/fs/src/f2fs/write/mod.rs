@@ -677,9 +677,10 @@ impl F2fs {
             (state.data_tag(), state.period())
         };
         let pending = self.run(|state| state.prepare(is_unmount)).await?;
-        self.ordered.moved.borrow_mut().clear();
+        let moved = self.ordered.moved.take();
         let (before, reads_before) = (self.writes.get(), self.reads.get());
         if self.is_dual() {
+            *self.ordered.leaving.borrow_mut() = moved;
             return self.order_checkpoint(pending, before, reads_before).await;
         }
         // Data that were written before this point are flushed below.

@@ -157,7 +157,8 @@ impl F2fs {
         self.sweep().await;
         let epochs = self.ordered.epochs.get();
         let mut all = self.dispatch_pages(ino, pages, kind).await?;
-        let is_moved = self.ordered.moved.borrow().contains(&ino);
+        let Ordered { moved, leaving, .. } = &self.ordered;
+        let is_moved = moved.borrow().contains(&ino) || leaving.borrow().contains(&ino);
         match kind {
             Barrier::All => all.extend(self.order_nodes(ino, SyncKind::All).await?),
             Barrier::Data if is_moved && !self.plants(PlantedBug::ForgottenMoves) => {
@@ -328,6 +329,7 @@ impl F2fs {
         }
         let last = self.submit(self.last_block(&pending), Order::Barrier);
         last.dispatched().await;
+        self.ordered.leaving.take();
         self.tickets.borrow_mut().push(last);
         // A task that looked up a block before the checkpoint may still be reading it.
         self.changes.until(|| self.reading.borrow().first().is_none_or(|&first| first >= reads_before)).await;
@@ -380,12 +382,19 @@ impl F2fs {
         if has_checkpoint || of.is_none() {
             self.settle().await?;
         }
+        // Another task may have got the error of what this one waited for.
+        if self.failed.get() {
+            return Err(Errno::EIO);
+        }
         if of.is_none() {
             self.state.borrow_mut().space.note_answered(prepared);
         }
         let lazy = if of.is_some() { PlantedBug::NoMetadataFlush } else { PlantedBug::LazyLastBlock };
         if !self.plants(lazy) {
             self.flush_dispatched(of).await?;
+        }
+        if self.failed.get() {
+            return Err(Errno::EIO);
         }
         durable.set(durable.get().max(upto));
         volatile.borrow_mut().retain(|&ino, &mut number| number > until || of.is_some_and(|of| ino != of));

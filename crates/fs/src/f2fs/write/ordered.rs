@@ -22,6 +22,8 @@ pub(super) struct Ordered {
     pub(super) dispatches: Cell<u64>,
     /// Files with a page at another place than the nodes say that were dispatched.
     pub(super) moved: RefCell<BTreeSet<Nid>>,
+    /// The same of files whose nodes belong to a checkpoint that counts once its last block is dispatched.
+    pub(super) leaving: RefCell<BTreeSet<Nid>>,
     /// Number of the last checkpoint that is known to be durable.
     pub(super) durable: Cell<u64>,
     /// Number of flushes that callers share.
