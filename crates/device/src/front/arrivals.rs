@@ -20,6 +20,17 @@ struct Arrival {
     command: Option<u32>,
     is_ready: bool,
     epoch: Option<EpochStamp>,
+    /// Whether a refused command ends its epoch.
+    closes: bool,
+}
+
+/// What passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Passed {
+    /// A command.
+    Command(u32),
+    /// The end of an epoch whose barrier was refused.
+    End,
 }
 
 /// The commands of one stream that wait; see the module.
@@ -48,11 +59,18 @@ impl Arrivals {
         Ok(())
     }
 
-    /// Notes that a command that passed its check has arrived; `None` is one that was refused for another reason and is a member
-    /// all the same.
-    pub(crate) fn note(&mut self, command: Option<u32>, epoch: Option<EpochStamp>) {
+    /// Notes that a command that passed its check has arrived.
+    pub(crate) fn note(&mut self, command: u32, epoch: Option<EpochStamp>) {
         self.are_numbered = Some(epoch.is_some());
-        self.waiting.push_back(Arrival { command, is_ready: command.is_none(), epoch });
+        let (command, is_ready, closes) = (Some(command), false, false);
+        self.waiting.push_back(Arrival { command, is_ready, epoch, closes });
+    }
+
+    /// Notes that a command that could belong to the stream was refused: the host has counted it as a member, and the next ones as those of
+    /// a later epoch if it is a barrier.
+    pub(crate) fn note_refused(&mut self, epoch: Option<EpochStamp>, closes: bool) {
+        self.are_numbered = Some(epoch.is_some());
+        self.waiting.push_back(Arrival { command: None, is_ready: true, epoch, closes });
     }
 
     /// Describes what `command` waits for here, if it does.
@@ -79,7 +97,7 @@ impl Arrivals {
     }
 
     /// Takes the next command that may pass.
-    pub(crate) fn pass(&mut self) -> Option<u32> {
+    pub(crate) fn pass(&mut self) -> Option<Passed> {
         loop {
             let (current, passed) = (self.epoch, self.passed);
             let may_pass = |arrival: &Arrival| match arrival.epoch {
@@ -98,8 +116,10 @@ impl Arrivals {
                 Some(EpochStamp { members: None, .. }) => self.passed += 1,
                 Some(_) => (self.epoch, self.passed) = (current.wrapping_add(1), 0),
             }
-            if arrival.command.is_some() {
-                return arrival.command;
+            match arrival.command {
+                Some(command) => return Some(Passed::Command(command)),
+                None if arrival.closes => return Some(Passed::End),
+                None => {}
             }
         }
     }
@@ -122,9 +142,12 @@ mod tests {
         let mut out = Vec::new();
         for &(command, stamp) in stamps {
             arrivals.check(stamp).unwrap();
-            arrivals.note(Some(command), stamp);
+            arrivals.note(command, stamp);
             arrivals.ready(command);
-            out.extend(std::iter::from_fn(|| arrivals.pass()));
+            out.extend(std::iter::from_fn(|| arrivals.pass()).map(|passed| match passed {
+                Passed::Command(command) => command,
+                Passed::End => 0,
+            }));
         }
         out
     }
@@ -150,20 +173,24 @@ mod tests {
     #[test]
     fn without_numbers_commands_pass_as_they_arrive() {
         let mut arrivals = Arrivals::default();
-        arrivals.note(Some(1), None);
-        arrivals.note(Some(2), None);
+        arrivals.note(1, None);
+        arrivals.note(2, None);
         arrivals.ready(2);
         assert_eq!(arrivals.pass(), None);
         arrivals.ready(1);
-        assert_eq!([arrivals.pass(), arrivals.pass(), arrivals.pass()], [Some(1), Some(2), None]);
+        let command = |number| Some(Passed::Command(number));
+        assert_eq!([arrivals.pass(), arrivals.pass(), arrivals.pass()], [command(1), command(2), None]);
         assert!(arrivals.check(within(0)).is_err());
     }
 
     #[test]
     fn what_was_refused_is_a_member() {
         let mut arrivals = Arrivals::default();
-        arrivals.note(None, within(0));
+        arrivals.note_refused(within(0), false);
         assert_eq!(passed(&mut arrivals, &[(1, within(1)), (2, barrier(0, 2))]), [2, 1]);
+        // The barrier of an epoch ends it, too.
+        arrivals.note_refused(barrier(1, 3), true);
+        assert_eq!(passed(&mut arrivals, &[(3, within(2)), (4, within(1))]), [4, 0, 3]);
     }
 
     #[test]

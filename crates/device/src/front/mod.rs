@@ -10,7 +10,7 @@ mod arrivals;
 mod check;
 mod span;
 
-pub(crate) use arrivals::Arrivals;
+pub(crate) use arrivals::{Arrivals, Passed};
 pub(crate) use check::{check_handle, check_range};
 pub(crate) use span::{Span, range};
 

@@ -14,12 +14,12 @@ use super::work::Due;
 use crate::config::BufferMode;
 use crate::flash::trace::Traced;
 use crate::flash::{Purpose, Saved};
-use crate::front::{Arrivals, Span, range};
+use crate::front::{Arrivals, Passed, Span, range};
 use crate::planted::PlantedBug;
 use flashweir_core::command::StreamId;
 use flashweir_core::index::Idx;
 use flashweir_core::units::LBA_BYTES;
-use flashweir_core::{Address, Command, Data, DeviceError, Lba, Lpn, Op, Payload, Ppa};
+use flashweir_core::{Address, Command, Data, DeviceError, Lba, Lpn, Op, Order, Payload, Ppa};
 use flashweir_ftl::MapWord;
 use flashweir_ftl::map_log::Pin;
 use flashweir_ftl::recovery::{Change, TrimRecord};
@@ -39,17 +39,19 @@ impl PageFtl {
     pub(super) fn note_ordered(&mut self, cx: &mut Cx, at: u32) {
         if let Some(stream) = cx.front.arrives_in(at) {
             let epoch = cx.front.commands.get(at).command.epoch;
-            cx.front.arrivals.entry(stream).or_default().note(Some(at), epoch);
+            cx.front.arrivals.entry(stream).or_default().note(at, epoch);
         }
     }
 
-    /// A command that was refused still counts as a member of its epoch.
+    /// A command that was refused still counts as a member of its epoch, and ends it if it is the barrier: the host may have sent members
+    /// of the next one already.
     pub(super) fn note_refused(&mut self, cx: &mut Cx, at: u32) {
-        let epoch = cx.front.commands.get(at).command.epoch;
-        if let (Some(stream), Some(_)) = (cx.front.arrives_in(at), epoch) {
+        let Command { epoch, order, .. } = cx.front.commands.get(at).command;
+        let closes = order == Some(Order::Barrier);
+        if let Some(stream) = cx.front.arrives_in(at).filter(|_| epoch.is_some() || closes) {
             let arrivals = cx.front.arrivals.entry(stream).or_default();
             if arrivals.check(epoch).is_ok() {
-                arrivals.note(None, epoch);
+                arrivals.note_refused(epoch, closes);
                 self.pass(cx, stream);
             }
         }
@@ -63,8 +65,23 @@ impl PageFtl {
     }
 
     fn pass(&mut self, cx: &mut Cx, stream: StreamId) {
-        while let Some(next) = cx.front.arrivals.get_mut(&stream).and_then(Arrivals::pass) {
-            self.enqueue(cx, next);
+        while let Some(passed) = cx.front.arrivals.get_mut(&stream).and_then(Arrivals::pass) {
+            match passed {
+                Passed::Command(at) => self.enqueue(cx, at),
+                Passed::End => self.end_epoch(cx, stream),
+            }
+        }
+    }
+
+    /// Ends the open epoch of a stream behind what waits in the queue of acceptance.
+    fn end_epoch(&mut self, cx: &mut Cx, stream: StreamId) {
+        let is_of_it = |at: &&u32| cx.front.commands.get(**at).command.stream == Some(stream);
+        match cx.front.admission.iter().rev().find(is_of_it).copied() {
+            Some(last) => cx.front.commands.get_mut(last).command.order = Some(Order::Barrier),
+            None => {
+                self.close_epoch(cx, stream);
+                self.work.settle(stream);
+            }
         }
     }
 

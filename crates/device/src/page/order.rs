@@ -233,7 +233,7 @@ impl PageFtl {
         cx.part_done(at);
     }
 
-    fn close_epoch(&mut self, cx: &mut Cx, id: StreamId) {
+    pub(super) fn close_epoch(&mut self, cx: &mut Cx, id: StreamId) {
         let stream = self.orders.streams.entry(id).or_default();
         if stream.close() {
             cx.metrics.epochs += 1;

@@ -415,3 +415,25 @@ fn a_refused_command_counts_only_where_it_could_belong() {
     host.wait(0);
     assert_eq!(host.failures.len(), 2, "the barrier passes with the two members that it counts");
 }
+
+/// Members of the next epoch are on their way when a barrier is refused. Once both epochs became one.
+#[test]
+fn regression_a_barrier_that_is_refused_ends_its_epoch() {
+    let numbered = |number, members| Some(EpochStamp { number, members });
+    for are_numbered in [false, true] {
+        let mut host = Host::new(&small(PersistPolicy::InOrderRecovery), 1);
+        let far = host.device.geometry().capacity_lbas();
+        let stamp = |stamp| if are_numbered { stamp } else { None };
+        host.order = WITHIN;
+        host.epoch = stamp(numbered(0, None));
+        host.write(0, 1, false);
+        host.order = BARRIER;
+        host.epoch = stamp(numbered(0, Some(2)));
+        host.submit(Op::Trim { lba: Lba(far), blocks: 8 }, false);
+        host.order = WITHIN;
+        host.epoch = stamp(numbered(1, None));
+        host.write(1, 1, false);
+        host.wait(0);
+        assert_eq!((host.failures.len(), host.device.metrics().epochs), (1, 1), "numbered: {are_numbered}");
+    }
+}
