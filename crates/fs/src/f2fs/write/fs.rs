@@ -661,6 +661,7 @@ impl F2fs {
         !self.is_checkpointing.get()
             && !self.frozen.borrow().contains(&ino)
             && !self.syncing.borrow().values().any(|other| *other == ino)
+            && !state.is_abandoned
             && !state.has_to_sync(ino, SyncKind::Data)
     }
 

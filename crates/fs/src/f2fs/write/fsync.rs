@@ -101,6 +101,7 @@ impl State {
         // Names go into places of deleted ones, which recovery finds taken: each may need a block, and its directory another one.
         let names = if since.new.is_empty() { 0 } else { 2 * since.new.len() as u64 + NAMES_BLOCKS };
         Ok(self.fastboot
+            || self.is_abandoned
             || self.checkpoint.flags.has(Flags::UNMOUNTED)
             || inode.kind() != Kind::Regular
             || inode.links != 1 && !self.plants(PlantedBug::ForgottenLinks)

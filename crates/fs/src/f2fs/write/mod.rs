@@ -337,6 +337,7 @@ impl F2fs {
             next_nid: checkpoint.next_free_nid,
             outbox: Vec::new(),
             changed: false,
+            is_abandoned: false,
             metrics: F2fsMetrics::default(),
             planted: None,
             inline_data: false,
@@ -676,7 +677,9 @@ impl F2fs {
             let state = self.state.borrow();
             (state.data_tag(), state.period())
         };
-        let pending = self.run(|state| state.prepare(is_unmount)).await?;
+        let pending = self.run(|state| state.prepare(is_unmount)).await;
+        self.state.borrow_mut().is_abandoned = pending.is_err();
+        let pending = pending?;
         let moved = self.ordered.moved.take();
         let (before, reads_before) = (self.writes.get(), self.reads.get());
         if self.is_dual() {

@@ -12,15 +12,17 @@ use super::checkpoint::is_indirect;
 use super::fs::LINKS_MAX;
 use super::state::State;
 use super::stop::Stop;
-use super::{F2fs, check_tables};
+use super::{CommitMode, F2fs, F2fsOptions, check_tables};
 use crate::engine::Nodes as _;
 use crate::port::{BLOCK_BYTES, Image, block_on};
 use crate::vfs::{
-    DirtyPage, Errno, Fs, Ino, Kind, NewAcls, NewNode, SetAttr, SyncKind, Timestamp, WriteCause,
+    Barrier, DirtyPage, Errno, Fs, Ino, Kind, NewAcls, NewNode, SetAttr, SyncKind, Timestamp, WriteCause,
 };
 use flashweir_core::{Duration, Payload};
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::{Context, Waker};
 
 fn mounted(mib: u64) -> F2fs {
     mounted_with(mib, 1)
@@ -380,4 +382,33 @@ fn a_hole_in_a_large_sparse_file_is_punched_at_once() {
     let is_there = |state: &mut State, index| state.address(ino, index).unwrap() != Addr::NULL;
     assert!(is_there(&mut state, 0));
     assert!([1, 5_000_000, pages - 1].into_iter().all(|index| !is_there(&mut state, index)));
+}
+
+/// The nodes of a checkpoint count once its last block is dispatched, which waits for cleaning and other writes that have places. Until then
+/// fdatabarrier once took a page of theirs for found, and a page that was overwritten in place behind it could be newer after a power cut.
+#[test]
+fn regression_fdatabarrier_waits_for_a_checkpoint_that_is_not_dispatched() {
+    let image = Rc::new(Image::in_memory(64 << 8));
+    block_on(mkfs(&*image, &Options::new(64 << 8))).unwrap();
+    let options = F2fsOptions { commit_mode: CommitMode::DualMode, ..F2fsOptions::default() };
+    let fs = block_on(F2fs::mount_with(image, options)).unwrap();
+    let nid = file(&fs, b"file");
+    let ino = Ino(nid.0.into());
+    let page = |index| DirtyPage { index, payload: Payload::Tag(index + 1) };
+    let write = || block_on(fs.write_pages(ino, &[page(0)], WriteCause::Background)).unwrap();
+    block_on(fs.reserve(ino, (0, 4096))).unwrap();
+    write();
+    fs.wrote(ino, 4096, Timestamp::default());
+    block_on(fs.sync()).unwrap();
+    write();
+    assert!(fs.ordered.moved.borrow().contains(&nid), "it went to another place");
+    let cleaning = fs.begin_write(Nid(0));
+    let mut context = Context::from_waker(Waker::noop());
+    let mut sync = pin!(fs.sync());
+    assert!(sync.as_mut().poll(&mut context).is_pending());
+    let mut barrier = pin!(fs.barrier(ino, &[], Barrier::Data));
+    assert!(barrier.as_mut().poll(&mut context).is_pending(), "nothing that counts leads to the page");
+    fs.end_write(cleaning);
+    assert!(sync.as_mut().poll(&mut context).is_ready());
+    assert!(barrier.as_mut().poll(&mut context).is_ready());
 }
