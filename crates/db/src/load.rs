@@ -163,10 +163,15 @@ impl<F: Fs> Loader<F> {
         let (count, limit) = (full.len() as u64, self.shared().set_pages());
         while !full.is_empty() {
             let rest = full.split_off(limit.min(full.len()));
-            // The cleaner writes sets, too, and a file withholds those of all.
-            self.shared().lock_batches().await?;
+            // A file that withholds what is written does so for the cleaner, too, and for other loaders.
+            let withholds = limit < usize::MAX;
+            if withholds {
+                self.shared().lock_batches().await?;
+            }
             let written = self.write_set(full).await;
-            self.shared().unlock_batches();
+            if withholds {
+                self.shared().unlock_batches();
+            }
             written.inspect_err(|error| self.shared().fail(error.clone()))?;
             full = rest;
         }

@@ -8,7 +8,7 @@
 //! 2. With [`DoubleWrite::On`] a copy of each page is durable in the area before the page is written in place, and stays
 //!    until the data files are synced. So one of copy and page is always intact. With [`DoubleWrite::Atomic`] a data file
 //!    has all of a page or nothing of it, and no copy is needed.
-//! 3. One batch at a time, including checkpoints.
+//! 3. One batch at a time, including checkpoints, and sets of loaders where data files withhold what is written.
 
 use crate::config::DoubleWrite;
 use crate::core::HEAD_PAGE;

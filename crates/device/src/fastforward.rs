@@ -12,7 +12,10 @@ pub struct FastForward<'a> {
 }
 
 impl<'a> FastForward<'a> {
-    /// Begins on a quiet device.
+    /// Begins on a quiet device whose deallocations are durable.
+    ///
+    /// # Panics
+    /// It is not quiet, or a deallocation is not on the medium.
     pub fn new(device: &'a mut Device) -> Self {
         assert!(device.is_quiet(), "time stands still only for a quiet device");
         let (firmware, cx) = device.page_mapped();

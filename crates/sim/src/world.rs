@@ -472,9 +472,8 @@ impl World {
                     self.host.jobs[job].started = Some(now);
                     self.host.jobs[job].ended = now;
                     let workload = &self.host.jobs[job].setup.workload;
-                    let (log, verifies) = (workload.log(), workload.verifies());
+                    let verifies = workload.verifies();
                     self.host.jobs[job].versions = verifies.then(BTreeMap::new);
-                    self.host.jobs[job].log = log.map(|spec| Box::new(IoLog::new(spec, now)));
                     self.poll(now, job);
                 }
             }
@@ -557,6 +556,9 @@ impl World {
         let start = entry.setup.workload.began().or(entry.started).unwrap_or(now);
         let start = start.saturating_add(entry.setup.ramp);
         entry.recorder = Some(Recorder::new(start.min(now), self.interval));
+        // As in fio, the times of a log begin with the measurement.
+        let log = entry.setup.workload.log();
+        entry.log = log.map(|spec| Box::new(IoLog::new(spec, start.min(now))));
         if entry.setup.stats && !std::mem::replace(&mut self.is_counting, true) {
             self.baseline = Baseline::of(&self.engine, now);
         }
@@ -696,7 +698,8 @@ impl World {
             let sum: Duration = times.into_iter().sum();
             MetricValue::Ratio(sum.saturating_sub(before).as_nanos() as f64 / places / span)
         };
-        let (stations, channels) = (self.engine.device().station_busy(), self.engine.device().channel_busy());
+        let device = self.engine.device();
+        let (stations, channels) = (device.station_busy_until(now), device.channel_busy_until(now));
         result.metrics.insert("nand.station_utilisation".into(), share(stations, from.stations_busy));
         result.metrics.insert("nand.channel_utilisation".into(), share(channels, from.channels_busy));
         result.metrics.insert("host.errors".into(), count(self.host.errors));

@@ -46,8 +46,9 @@ impl PageFtl {
     /// A command that was refused still counts as a member of its epoch, and ends it if it is the barrier: the host may have sent members
     /// of the next one already.
     pub(super) fn note_refused(&mut self, cx: &mut Cx, at: u32) {
-        let Command { epoch, order, .. } = cx.front.commands.get(at).command;
-        let closes = order == Some(Order::Barrier);
+        let Command { epoch, order, ref op, .. } = cx.front.commands.get(at).command;
+        let is_last = epoch.is_some_and(|epoch| epoch.members.is_some());
+        let closes = order == Some(Order::Barrier) || *op == Op::Barrier || is_last;
         if let Some(stream) = cx.front.arrives_in(at).filter(|_| epoch.is_some() || closes) {
             let arrivals = cx.front.arrivals.entry(stream).or_default();
             if arrivals.check(epoch).is_ok() {
@@ -75,7 +76,10 @@ impl PageFtl {
 
     /// Ends the open epoch of a stream behind what waits in the queue of acceptance.
     fn end_epoch(&mut self, cx: &mut Cx, stream: StreamId) {
-        let is_of_it = |at: &&u32| cx.front.commands.get(**at).command.stream == Some(stream);
+        let is_of_it = |at: &&u32| {
+            let Command { op, stream: of, .. } = &cx.front.commands.get(**at).command;
+            *of == Some(stream) && !op.only_reads() && !matches!(op, Op::Flush | Op::RFlush(_))
+        };
         match cx.front.admission.iter().rev().find(is_of_it).copied() {
             Some(last) => cx.front.commands.get_mut(last).command.order = Some(Order::Barrier),
             None => {
@@ -231,6 +235,7 @@ impl PageFtl {
     /// Ends a command of which the rest, from a sector on, cannot be accepted.
     fn fail_to_accept(&mut self, cx: &mut Cx, at: u32, lba: Lba) {
         cx.front.commands.get_mut(at).error = Some(DeviceError::WriteFault { at: Address::Lba(lba) });
+        self.end_of_command(cx, at);
         cx.part_done(at);
     }
 
@@ -357,7 +362,7 @@ impl PageFtl {
         loop {
             if self.log.is_congested() {
                 if self.is_congested_for_good(cx) {
-                    Self::refuse_change(cx, at, DeviceError::ReadOnly);
+                    self.refuse_change(cx, at, DeviceError::ReadOnly);
                     return true;
                 }
                 self.hasten_log(cx);
@@ -383,7 +388,8 @@ impl PageFtl {
     }
 
     /// Refuses the rest of a deallocation, or a SHARE.
-    pub(super) fn refuse_change(cx: &mut Cx, at: u32, error: DeviceError) {
+    pub(super) fn refuse_change(&mut self, cx: &mut Cx, at: u32, error: DeviceError) {
+        self.end_of_command(cx, at);
         let active = cx.front.commands.get_mut(at);
         // One that was not accepted has no parts.
         active.left = active.left.max(1);

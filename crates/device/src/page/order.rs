@@ -234,7 +234,7 @@ impl PageFtl {
     }
 
     pub(super) fn close_epoch(&mut self, cx: &mut Cx, id: StreamId) {
-        let stream = self.orders.streams.entry(id).or_default();
+        let Some(stream) = self.orders.streams.get_mut(&id) else { return };
         if stream.close() {
             cx.metrics.epochs += 1;
             if stream.open - stream.checkpointed >= EPOCHS_MAX {

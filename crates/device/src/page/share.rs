@@ -73,7 +73,7 @@ impl PageFtl {
         if self.log.is_congested() {
             if self.is_congested_for_good(cx) {
                 self.give_up_share(cx, at);
-                Self::refuse_change(cx, at, DeviceError::ReadOnly);
+                self.refuse_change(cx, at, DeviceError::ReadOnly);
                 return true;
             }
             self.hasten_log(cx);
@@ -326,7 +326,7 @@ impl PageFtl {
 
     fn refuse_share(&mut self, cx: &mut Cx, at: u32, sharing: &Sharing, error: DeviceError) {
         self.drop_copies(cx, sharing);
-        Self::refuse_change(cx, at, error);
+        self.refuse_change(cx, at, error);
     }
 
     /// Accepts a SHARE for which everything is ready.

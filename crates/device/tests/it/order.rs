@@ -1,9 +1,11 @@
 //! Streams and epochs: what a barrier holds back, what it costs, and what a closure includes (barriers §2, contract §5).
 
 use crate::harness::Host;
-use flashweir_core::command::{Data, EpochStamp, RangeFlush, StreamId, Tag};
+use flashweir_core::command::{Data, EpochStamp, RangeFlush, SharePair, StreamId, Tag};
 use flashweir_core::{Bytes, DeviceError, Duration, Lba, Op, Order};
-use flashweir_device::config::{Allocation, BufferMode, DeviceConfig, PersistPolicy, RangeFlushSupport};
+use flashweir_device::config::{
+    Allocation, BufferMode, DeviceConfig, PersistPolicy, RangeFlushSupport, ShareConfig,
+};
 use flashweir_device::presets::preset;
 
 const POLICIES: [PersistPolicy; 3] =
@@ -435,5 +437,26 @@ fn regression_a_barrier_that_is_refused_ends_its_epoch() {
         host.write(1, 1, false);
         host.wait(0);
         assert_eq!((host.failures.len(), host.device.metrics().epochs), (1, 1), "numbered: {are_numbered}");
+        // Nothing is in the queue of acceptance any more.
+        host.order = BARRIER;
+        host.epoch = stamp(numbered(1, Some(2)));
+        host.submit(Op::Trim { lba: Lba(far), blocks: 8 }, false);
+        assert_eq!((host.failures.len(), host.device.metrics().epochs), (2, 2), "numbered: {are_numbered}");
     }
+}
+
+/// A SHARE of what nobody wrote is refused at its turn.
+#[test]
+fn regression_a_barrier_that_is_refused_at_acceptance_ends_its_epoch() {
+    let mut config = small(PersistPolicy::InOrderRecovery);
+    config.ftl.share = ShareConfig { pages: 8, ..ShareConfig::default() };
+    let mut host = Host::new(&config, 1);
+    host.order = WITHIN;
+    host.write(0, 1, false);
+    host.order = BARRIER;
+    host.submit(Op::Share([SharePair { dst: Lba(80), src: Lba(800), blocks: 8 }].into()), false);
+    host.order = WITHIN;
+    host.write(1, 1, false);
+    host.wait(0);
+    assert_eq!((host.failures.len(), host.device.metrics().epochs), (1, 1), "{:?}", host.failures);
 }

@@ -71,13 +71,21 @@ impl HostFtl {
 
     /// Whether anything is under way that may make room in rings.
     pub(super) fn is_busy(&self) -> bool {
-        let has_tasks = !self.tasks.is_empty() || self.answers_held > 0;
-        has_tasks || self.rings.iter().any(|ring| ring.pending() > 0) && !self.is_out_of_pages()
+        self.has_tasks() || self.rings.iter().any(|ring| ring.pending() > 0) && !self.is_out_of_pages()
+    }
+
+    fn has_tasks(&self) -> bool {
+        !self.tasks.is_empty() || self.answers_held > 0
+    }
+
+    /// Whether a request of the user waits for what GC frees.
+    pub(super) fn user_waits(&self) -> bool {
+        self.user_waits_for_space || self.user_is_stuck
     }
 
     /// Whether what is in rings can never leave them: failed programs and erases, or padding, took the last pages that GC could write to.
     fn is_out_of_pages(&self) -> bool {
-        self.tasks.is_empty() && self.answers_held == 0 && self.lines.free_units() == 0
+        !self.has_tasks() && self.lines.free_units() == 0
     }
 
     /// Brings some units of a ring's queued request into a ring, or answers it; returns whether anything changed.
@@ -136,7 +144,7 @@ impl HostFtl {
         }
         match is_trim {
             // What is deallocated already may be so by a record in any ring.
-            true => queued.targets = self.rings.iter().map(|ring| ring.mem).enumerate().collect(),
+            true => queued.targets = self.rings.iter().map(Ring::end_of_users).enumerate().collect(),
             false if queued.fua => {
                 let end = self.rings[ring].mem;
                 queued.entries.extend((end - units..end).map(|position| (ring, position)));
@@ -163,7 +171,7 @@ impl HostFtl {
         let padding = (self.rings.len() * 2) as u64 * u64::from(self.layout.program_units());
         // A line for GC; where blocks fail, another one, because a line with a failed program takes no more data, and one may not come back
         // from its erase.
-        let lines = if self.lines.blocks_fail { 2 } else { 1 };
+        let lines = if self.lines.may_fail() { 2 } else { 1 };
         let reserve = lines * u64::from(self.layout.groups) * u64::from(self.layout.data_units());
         self.lines.free_units() >= pending + padding + reserve + u64::from(units)
     }

@@ -26,8 +26,7 @@ impl HostFtl {
         for group in 0..self.collecting.len() {
             if self.collecting[group].is_none() {
                 let free = self.lines.free_count(group) * self.layout.blocks_per_line();
-                let user_waits = self.user_waits_for_space || self.user_is_stuck;
-                let is_wanted = free < self.layout.marks.high || user_waits;
+                let is_wanted = free < self.layout.marks.high || self.user_waits();
                 let victim = if is_wanted { self.lines.victim(group) } else { None };
                 let Some(line) = victim.filter(|&line| self.is_worth_it(line, free)) else { continue };
                 self.lines.get_mut(line).state = LineState::Collecting;
@@ -46,8 +45,7 @@ impl HostFtl {
     fn is_worth_it(&self, line: LineId, free: u32) -> bool {
         let units = self.lines.data_units_of(line);
         let line = self.lines.get(line);
-        let user_waits = self.user_waits_for_space || self.user_is_stuck;
-        let has_room = free > self.layout.marks.reserve && !user_waits;
+        let has_room = free > self.layout.marks.reserve && !self.user_waits();
         let stale = f64::from(units.saturating_sub(line.valid));
         let spare = self.config.over_provisioning * f64::from(units);
         !(self.config.gc_waits && has_room && !line.has_failed && stale < spare)

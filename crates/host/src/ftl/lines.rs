@@ -107,7 +107,7 @@ pub(super) struct Lines {
     /// Number of these in each line that has some.
     bad_columns: BTreeMap<LineId, u32>,
     /// Whether a program or an erase has failed.
-    pub(super) blocks_fail: bool,
+    blocks_fail: bool,
     openings: u64,
 }
 
@@ -441,6 +441,11 @@ impl Lines {
         self.blocks_fail = true;
     }
 
+    /// Whether blocks may fail: one has, in this boot or before.
+    pub(super) fn may_fail(&self) -> bool {
+        self.blocks_fail || !self.doubtful.is_empty()
+    }
+
     /// A block is erased.
     pub(super) fn erase_done(&mut self, block: BlockId) {
         if self.doubtful.remove(&block) {
@@ -517,7 +522,7 @@ impl Lines {
         line.columns = columns;
         for &column in start.iter().flat_map(|start| &start.left_out) {
             let block = self.block(id, column);
-            self.erase_failed(block);
+            self.mark_bad(block);
             self.doubtful.insert(block);
         }
     }

@@ -3,7 +3,7 @@
 //! Place in the data flow: [`target`](super::target) and [`admit`](super::admit) put requests here, programs that have ended answer them.
 //!
 //! Invariants:
-//! 1. A FLUSH waits for whole rings; a range flush and FUA wait for entries, which are urgent with the members that they depend on.
+//! 1. A FLUSH waits for its rings up to their last entries of users; a range flush and FUA wait for entries, which are urgent with the members that they depend on.
 //! 2. An entry counts when it is on the medium and all members of earlier epochs of its stream are.
 
 use super::planted::PlantedHostBug;

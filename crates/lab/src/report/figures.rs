@@ -365,8 +365,12 @@ fn outcome(study: &Study<'_>) -> Figure {
     let rate = |cell: &Cell<'_>, job: Option<&str>| -> Vec<f64> {
         let of = |run: &&RunResult| {
             let jobs = run.jobs.iter().filter(|one| job.is_none_or(|name| one.name == name));
-            let kinds =
-                jobs.flat_map(|job| IO.into_iter().filter_map(move |kind| Some((job, job.kind(kind)?))));
+            // All together: in the time from the first to the last, for they need not run at once.
+            let all = job.is_none().then(|| JobResult::merge(&run.jobs)).flatten();
+            let jobs = if let Some(all) = &all { vec![all] } else { jobs.collect() };
+            let kinds = jobs
+                .iter()
+                .flat_map(|job| IO.into_iter().filter_map(move |kind| Some((job, job.kind(kind)?))));
             kinds.map(|(job, kind)| if is_large { job.bytes_per_s(kind) / 1e6 } else { job.iops(kind) }).sum()
         };
         cell.runs.iter().map(of).filter(|rate: &f64| *rate > 0.0).collect()

@@ -193,8 +193,8 @@ impl Job {
         let submitted = job.depth_levels.iter().sum::<u64>();
         let one_by_one = || shares(&BATCHES, &[0, submitted, 0, 0, 0, 0, 0], submitted);
         let spans_ns = match grouping {
-            Grouping::PerJob => job.span_ns(),
-            Grouping::Group => run.jobs.iter().map(JobResult::span_ns).sum(),
+            Grouping::PerJob => job.spans_ns(),
+            Grouping::Group => run.jobs.iter().map(JobResult::spans_ns).sum(),
         };
         Self {
             jobname: job.name.clone(),

@@ -116,6 +116,7 @@ impl Recorder {
                 .filter_map(|(kind, recorder)| Some(recorder?.finish(kind)))
                 .collect(),
             steady_state: None,
+            spans_ns: None,
         };
         let intervals = job.span_ns().div_ceil(job.interval_ns).max(1);
         for kind in &job.kinds {

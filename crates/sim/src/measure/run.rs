@@ -197,6 +197,9 @@ pub struct JobResult {
     /// Result of the search for a steady state, if the job had one; absent for merged jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steady_state: Option<SteadyState>,
+    /// Sum of the lengths of the jobs that were merged; absent for one job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spans_ns: Option<u64>,
 }
 
 /// Results of one job for one kind of request.
@@ -286,6 +289,11 @@ pub(super) fn per_second(count: u64, span_ns: u64) -> f64 {
 }
 
 impl JobResult {
+    /// Length of the job, or the sum of those of the jobs that were merged, in ns.
+    pub fn spans_ns(&self) -> u64 {
+        self.spans_ns.unwrap_or_else(|| self.span_ns())
+    }
+
     /// Returns the measured time in nanoseconds.
     pub fn span_ns(&self) -> u64 {
         self.end_ns - self.start_ns
@@ -388,6 +396,7 @@ impl JobResult {
         let aligned = rest.iter().all(|j| (j.start_ns, j.interval_ns) == (first.start_ns, first.interval_ns));
         let mut merged = first.clone();
         merged.steady_state = merged.steady_state.filter(|_| rest.is_empty());
+        merged.spans_ns = (!rest.is_empty()).then(|| jobs.iter().map(Self::spans_ns).sum());
         for job in rest {
             let whole = [merged.start_ns, merged.end_ns];
             merged.start_ns = merged.start_ns.min(job.start_ns);

@@ -744,10 +744,12 @@ impl FioJob {
                 lane.after(front.last[d], blocks, gap_blocks, self.part_blocks)
             }
             Walk::Random { run } => {
-                let goes_on = front.run_left[d] > 0
+                let is_in_run = front.run_left[d] > 0;
+                let goes_on = is_in_run
                     || lane.random_percent < 100
                         && self.streams.mix.below(100) >= u64::from(lane.random_percent);
-                let sequencer = self.spec.sequencer;
+                // The option is about runs; what is not drawn at random goes on.
+                let sequencer = if is_in_run { self.spec.sequencer } else { Sequencer::Sequential };
                 match goes_on
                     .then(|| lane.in_run(front.last[d], blocks, sequencer, self.part_blocks))
                     .flatten()

@@ -111,6 +111,7 @@ pub(super) struct Draft {
     pub(super) zoned: bool,
     /// Size of a zone that the file expects, in bytes.
     pub(super) zone_size: Option<u64>,
+    pub(super) has_zone_mode: bool,
     pub(super) zones_open_max: u32,
     pub(super) verify: Option<Verify>,
     pub(super) do_verify: bool,
@@ -187,6 +188,7 @@ impl Default for Draft {
             per_job_logs: true,
             zoned: false,
             zone_size: None,
+            has_zone_mode: false,
             zones_open_max: 0,
             verify: None,
             do_verify: true,
@@ -492,7 +494,10 @@ impl Draft {
             "fdp_pli_select" | "plid_select" => {
                 self.handles_in_turn = choice(value, &[("random", false), ("roundrobin", true)])?;
             }
-            "zonemode" => self.zoned = choice(value, &[("none", false), ("zbd", true)])?,
+            "zonemode" => {
+                self.zoned = choice(value, &[("none", false), ("zbd", true)])?;
+                self.has_zone_mode = true;
+            }
             "zonesize" => {
                 let size = value::size(value, self.base).filter(|n| n % LBA_BYTES == 0);
                 self.zone_size = Some(size.ok_or("a multiple of 512 bytes such as 16m")?).filter(|n| *n > 0);

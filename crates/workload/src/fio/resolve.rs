@@ -357,6 +357,11 @@ impl Resolver<'_> {
 
     fn zone_rules(&self) -> Result<Option<ZoneRules>, Fault> {
         if !self.draft.zoned {
+            if self.draft.zone_size.is_some() && !self.draft.has_zone_mode {
+                return self.conflict(
+                    "`zonesize` without `zonemode` means `zonemode=strided`, which is not modelled: expected `zonemode=zbd` or `none`",
+                );
+            }
             return Ok(None);
         }
         if self.mix() == Mix::TrimWrite || self.mix().uses(Direction::Trim) {
@@ -401,7 +406,7 @@ impl Resolver<'_> {
             requests: draft
                 .number_ios
                 .filter(|_| !endless)
-                .map(|requests| requests.saturating_mul(pairs).saturating_mul(draft.loops)),
+                .map(|requests| requests.saturating_mul(draft.loops)),
             runtime: draft.runtime,
         })
     }

@@ -43,6 +43,7 @@ impl State {
         }
         while let Some(&(_, nid)) = self.dirty.first() {
             self.place_node(nid, NodeMarks::default())?;
+            self.is_abandoned = true;
         }
         let mut checkpoint = Checkpoint { version: self.checkpoint.version + 1, ..self.checkpoint.clone() };
         checkpoint.valid_blocks = self.valid_blocks;
@@ -68,6 +69,7 @@ impl State {
         let kept = self.keep_valid();
         self.metrics.checkpoints += 1;
         self.changed = false;
+        self.is_abandoned = false;
         self.is_pending = true;
         let freed = std::mem::take(&mut self.since).freed;
         self.since.freed = freed.clone();

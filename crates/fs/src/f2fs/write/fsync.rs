@@ -45,7 +45,8 @@
 //! # When a checkpoint is made instead
 //!
 //! Where the chain cannot say what happened ([`State::needs_checkpoint`]), as in Linux: not a file, several names, a name that
-//! is not that of its creation, a directory that the checkpoint lacks, nodes that are gone, no room for what recovery takes.
+//! is not that of its creation, a directory that the checkpoint lacks, nodes that are gone, no room for what recovery takes; and a
+//! checkpoint that was given up when it had placed nodes.
 //!
 //! Invariants:
 //! 1. Between the preparation of a checkpoint and its end no node is written: it would belong to a chain that ends there.

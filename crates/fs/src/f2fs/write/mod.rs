@@ -677,9 +677,7 @@ impl F2fs {
             let state = self.state.borrow();
             (state.data_tag(), state.period())
         };
-        let pending = self.run(|state| state.prepare(is_unmount)).await;
-        self.state.borrow_mut().is_abandoned = pending.is_err();
-        let pending = pending?;
+        let pending = self.run(|state| state.prepare(is_unmount)).await?;
         let moved = self.ordered.moved.take();
         let (before, reads_before) = (self.writes.get(), self.reads.get());
         if self.is_dual() {

@@ -6,7 +6,7 @@
 //! | fsync | data; nodes; or a checkpoint | the flush behind them |
 //! | fdatasync | the same, the inode only if more than its times changed | the flush behind them |
 //! | fbarrier | as fsync | their dispatch |
-//! | fdatabarrier | data; nodes only if a page of them had another place before | their dispatch |
+//! | fdatabarrier | data; nodes only if a page of them had another place before | their dispatch, and that of a checkpoint with them |
 //! | checkpoint | data, nodes, tables and pack; its last block; discards; | dispatch, and a flush where durability was promised |
 //!
 //! A semicolon is the end of an epoch.

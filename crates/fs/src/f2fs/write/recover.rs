@@ -47,8 +47,8 @@ impl F2fs {
         match written {
             None => self.step(State::dodge, "a log has no place to go on").await?,
             Some(_) => {
-                self.discard_stale().await?;
                 self.state.borrow_mut().keep_numbers(&chain)?;
+                self.discard_stale().await?;
             }
         }
         let mut new = BTreeSet::new();

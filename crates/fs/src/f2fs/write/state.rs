@@ -72,7 +72,7 @@ pub(crate) struct State {
     pub(super) outbox: Vec<Write>,
     /// Whether something changed since the last checkpoint.
     pub(super) changed: bool,
-    /// A checkpoint was given up when it had placed some nodes: nothing but the next one makes them count.
+    /// A checkpoint has placed nodes and is not prepared, or was given up then: nothing but the next one makes them count.
     pub(super) is_abandoned: bool,
     pub(super) metrics: F2fsMetrics,
     /// A bug that tests have to find.
