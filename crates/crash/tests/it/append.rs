@@ -87,3 +87,11 @@ fn planted_bugs_of_segments_are_found_drawn_and_replayed() {
         }
     }
 }
+
+/// Found by CI's seed: a move found no block while a deallocation waited for it. Its segment was lost, and nobody told the deallocation.
+#[test]
+fn regression_a_deallocation_of_a_lost_segment_is_refused() {
+    let token: Token = "tiny-d5-once-worn/1099613748564/3/all/c0/-/-".parse().unwrap();
+    let replayed = replay(&token).unwrap();
+    assert_eq!(replayed.fault, None, "{}", replayed.drawing);
+}

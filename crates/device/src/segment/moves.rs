@@ -410,6 +410,8 @@ impl Segments {
     /// A block has no successor: what is in the buffer of its segment cannot be written, nor what of later epochs waits for it.
     fn lose<J: Copy>(&mut self, cx: &mut Cx<J>, segment: u32) {
         cx.front.read_only = true;
+        // What waits at the head of the queue for this segment is refused now.
+        self.log.check_marks = true;
         let mut lost = vec![segment];
         while let Some(segment) = lost.pop() {
             let Some(open) = self.open.get(&segment).filter(|open| !open.is_lost) else { continue };
