@@ -526,6 +526,11 @@ impl fmt::Display for OutOfRange {
 }
 
 impl Command {
+    /// Whether it is the last member of its epoch.
+    pub fn closes_epoch(&self) -> bool {
+        self.op == Op::Barrier || self.order == Some(Order::Barrier)
+    }
+
     /// Makes an orderless, untagged command on queue 0 of namespace 0.
     pub fn new(id: u64, op: Op) -> Self {
         Self {

@@ -257,8 +257,8 @@ impl<F: Fs> Shared<F> {
             page.seal();
             bytes.extend_from_slice(page.bytes());
         }
-        let set_bytes = self.set_pages().min(bytes.len() / page_bytes) * page_bytes;
-        for (first, pages) in (HEAD_PAGE..).step_by(set_bytes / page_bytes).zip(bytes.chunks(set_bytes)) {
+        let set = self.set_pages().min(bytes.len() / page_bytes);
+        for (first, pages) in (HEAD_PAGE..).step_by(set).zip(bytes.chunks(set * page_bytes)) {
             self.write_data(first, pages).await?;
             self.release(first).await?;
         }

@@ -163,16 +163,12 @@ impl<F: Fs> Loader<F> {
         let (count, limit) = (full.len() as u64, self.shared().set_pages());
         while !full.is_empty() {
             let rest = full.split_off(limit.min(full.len()));
-            // A file that withholds what is written does so for the cleaner, too, and for other loaders.
-            let withholds = limit < usize::MAX;
-            if withholds {
-                self.shared().lock_batches().await?;
+            let (shared, written) = (self.shared(), self.write_set(full));
+            match shared.withholds() {
+                // A file does so for the cleaner, too, and for other loaders.
+                true => shared.alone(written).await?,
+                false => written.await.inspect_err(|error| shared.fail(error.clone()))?,
             }
-            let written = self.write_set(full).await;
-            if withholds {
-                self.shared().unlock_batches();
-            }
-            written.inspect_err(|error| self.shared().fail(error.clone()))?;
             full = rest;
         }
         self.shared().core.borrow_mut().metrics.loaded_pages += count;

@@ -134,26 +134,29 @@ impl<F: Fs> Shared<F> {
     }
 
     /// Acquires the exclusive right to write batches.
-    pub(crate) async fn lock_batches(&self) -> Result<()> {
+    async fn lock_batches(&self) -> Result<()> {
         while self.batch_busy.replace(true) {
             self.batch_idle.wait().await;
         }
         self.check_alive().inspect_err(|_| self.unlock_batches())
     }
 
-    pub(crate) fn unlock_batches(&self) {
+    fn unlock_batches(&self) {
         self.batch_busy.set(false);
         self.batch_idle.notify();
     }
 
+    /// Does this while nobody else writes a batch. The engine stops if it fails.
+    pub(crate) async fn alone(&self, work: impl Future<Output = Result<()>>) -> Result<()> {
+        self.lock_batches().await?;
+        let result = work.await;
+        self.unlock_batches();
+        result.inspect_err(|error| self.fail(error.clone()))
+    }
+
     /// Writes those of these pages that are dirty.
     pub(crate) async fn write_pages(self: &Rc<Self>, numbers: &[PageNo]) -> Result<()> {
-        self.lock_batches().await?;
-        let result = self.write_batch(numbers).await;
-        self.unlock_batches();
-        if let Err(error) = &result {
-            self.fail(error.clone());
-        }
+        let result = self.alone(self.write_batch(numbers)).await;
         self.frames_freed.notify();
         result
     }
@@ -237,28 +240,24 @@ impl<F: Fs> Shared<F> {
         Ok(())
     }
 
+    /// Whether data files withhold what is written until it is released.
+    pub(crate) fn withholds(&self) -> bool {
+        self.config.double_write == DoubleWrite::Atomic
+    }
+
     /// Most pages that may be withheld at a time, where the file withholds what is written.
     pub(crate) fn set_pages(&self) -> usize {
-        if self.config.double_write == DoubleWrite::Atomic { self.batch_limit } else { usize::MAX }
+        if self.withholds() { self.batch_limit } else { usize::MAX }
     }
 
     /// Hands what was written to the data file of a page to the file system, where the file withholds it.
     pub(crate) async fn release(&self, number: PageNo) -> Result<()> {
-        if self.config.double_write == DoubleWrite::Atomic {
-            self.place_of(number)?.0.release().await
-        } else {
-            Ok(())
-        }
+        if self.withholds() { self.place_of(number)?.0.release().await } else { Ok(()) }
     }
 
     /// Advances the start of recovery as far as the written pages allow.
     pub(crate) async fn checkpoint(&self) -> Result<()> {
-        self.lock_batches().await?;
-        let result = self.checkpoint_alone().await;
-        self.unlock_batches();
-        if let Err(error) = &result {
-            self.fail(error.clone());
-        }
+        let result = self.alone(self.checkpoint_alone()).await;
         self.log_room.notify();
         result
     }

@@ -472,8 +472,9 @@ impl World {
                     self.host.jobs[job].started = Some(now);
                     self.host.jobs[job].ended = now;
                     let workload = &self.host.jobs[job].setup.workload;
-                    let verifies = workload.verifies();
+                    let (log, verifies) = (workload.log(), workload.verifies());
                     self.host.jobs[job].versions = verifies.then(BTreeMap::new);
+                    self.host.jobs[job].log = log.map(|spec| Box::new(IoLog::new(spec, now)));
                     self.poll(now, job);
                 }
             }
@@ -556,9 +557,9 @@ impl World {
         let start = entry.setup.workload.began().or(entry.started).unwrap_or(now);
         let start = start.saturating_add(entry.setup.ramp);
         entry.recorder = Some(Recorder::new(start.min(now), self.interval));
-        // As in fio, the times of a log begin with the measurement.
-        let log = entry.setup.workload.log();
-        entry.log = log.map(|spec| Box::new(IoLog::new(spec, start.min(now))));
+        if let Some(log) = &mut entry.log {
+            log.begin(start.min(now));
+        }
         if entry.setup.stats && !std::mem::replace(&mut self.is_counting, true) {
             self.baseline = Baseline::of(&self.engine, now);
         }

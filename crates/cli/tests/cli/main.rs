@@ -1,6 +1,7 @@
 //! The program as a user meets it: what it says to mistakes, and that good runs leave what was asked for.
 
 mod documents;
+mod fio;
 mod host_ftl;
 
 use std::path::{Path, PathBuf};
@@ -59,9 +60,10 @@ const ZEROS: &str = match std::str::from_utf8(&[0; 8192]) {
 };
 
 /// Files that stand in the directory of every test.
-const FILES: [(&str, &str); 29] = [
+const FILES: [(&str, &str); 30] = [
     ("placed.fio", "[p]\nfdp=1\nfdp_pli=3\nrw=write\nbs=64k\nsize=64m\n"),
     ("zoned.fio", "[z]\nzonemode=zbd\nzonesize=16m\nrw=write\nbs=64k\nsize=64m\n"),
+    ("strided.fio", "[z]\nzonesize=16m\nrw=write\nbs=64k\nsize=64m\n"),
     ("share.fio", "[s]\nrw=write\nbs=64k\nsize=16m\noffset=64m\nshare_from=0\n"),
     ("share.log", "fio version 3 iolog\n0 /f add\n1 /f write 0 8192\n9 /f share 81920 8192 0\n"),
     ("job.fio", "[j]\nrw=randread\nbs=4k\niodepth=4\nsize=64m\nnumber_ios=2000\n"),
@@ -97,7 +99,7 @@ const FILES: [(&str, &str); 29] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 296] = [
+const BAD: [(&str, &str); 297] = [
     ("threads", "missing: <FILE>"),
     ("threads nosuch.weir", "nosuch.weir: there is no such file; --create SIZE makes one"),
     (
@@ -388,6 +390,7 @@ const BAD: [(&str, &str); 296] = [
     ("crash --report page.html", "unknown argument `--report`"),
     ("fsck d.img --json", "unknown argument `--json`: expected --output json, which every command has that gives JSON"),
     ("fio job.fio --device amf", "job.fio: [j]: segments are written at their write pointers: expected `zonemode=zbd`"),
+    ("fio strided.fio --device amf", "strided.fio:1: [z]: `zonesize` without `zonemode` means `zonemode=strided`, which is not modelled: expected `zonemode=zbd` or `none`"),
     ("fio zoned.fio --device amf-page", "zoned.fio: [z]: `zonemode=zbd` needs a device with segments, such as `amf`"),
     ("fio zoned.fio --device amf --set append.lanes=8", "zoned.fio: [z]: zonesize=16MiB: the segments of the device have 4MiB"),
     ("fio zoned.fio --device amf --precondition instant", "precondition: expected none: segments are empty until a job writes them"),
@@ -1252,64 +1255,6 @@ fn a_damaged_image_is_exit_code_1_with_a_list() {
     let (said, end) = damaged(&[(512 * 4096, 0xff), (1024 * 4096, 0xff)]);
     assert!(said.starts_with("mount: no checkpoint pack is valid\n"), "{said}");
     assert_eq!(end, "weir: d.img is damaged: 1 problem\n");
-}
-
-#[test]
-fn fio_writes_its_logs_and_ends_when_steady() {
-    let place = Place::new("logs");
-    let job = "[global]\nrw=randrw\nbs=(2*2k)\nfilesize=${SIZE}\nsize=64k\nwrite_bw_log=out\nwrite_lat_log=out\n\
-               [a]\nwrite_lat_log\n[b]\nwrite_iops_log\nlog_offset=1\n";
-    std::fs::write(place.0.join("logs.fio"), job).unwrap();
-    let run = |arguments: &str| {
-        Command::new(env!("CARGO_BIN_EXE_weir"))
-            .args(arguments.split(' '))
-            .env("SIZE", "1m")
-            .current_dir(&place.0)
-            .output()
-            .unwrap()
-    };
-    let before = place.names();
-    good(&run("fio logs.fio --device sata-mlc -q"));
-    let mut names = place.names();
-    names.retain(|name| !before.contains(name));
-    let expected = ["b_iops.2", "out_bw.1", "out_bw.2", "out_clat.1", "out_clat.2", "out_lat.1", "out_lat.2"];
-    let mut expected: Vec<String> =
-        expected.iter().chain(&["out_slat.1", "out_slat.2"]).map(|name| format!("{name}.log")).collect();
-    expected.sort();
-    assert_eq!(names, expected);
-    let read = |name: &str| -> Vec<Vec<u64>> {
-        let text = std::fs::read_to_string(place.0.join(name)).unwrap();
-        text.lines().map(|line| line.split(", ").map(|word| word.parse().unwrap()).collect()).collect()
-    };
-    let (bandwidth, latency) = (read("out_bw.1.log"), read("out_clat.1.log"));
-    assert_eq!((bandwidth.len(), latency.len()), (16, 16), "64 KiB in requests of 4 KiB");
-    for (bandwidth, latency) in bandwidth.iter().zip(&latency) {
-        assert_eq!((bandwidth.len(), bandwidth[3], bandwidth[2] < 2), (5, 4096, true));
-        assert_eq!(bandwidth[1], 4_096_000_000 / latency[1]);
-    }
-    assert!(read("b_iops.2.log").iter().all(|line| line.len() == 6 && line[1] == 1 && line[4] < 1 << 20));
-    good(&run("fio logs.fio --device sata-mlc --device rflush -q"));
-    assert!(place.names().contains(&"rflush-logs-out_bw.2.log".to_owned()), "{:?}", place.names());
-
-    // The last window is whole though the last request of it was earlier.
-    let job = "[w]\nrw=read\nrate_iops=100\ntime_based\nruntime=1\nwrite_iops_log\nlog_avg_msec=100\n";
-    std::fs::write(place.0.join("windows.fio"), job).unwrap();
-    good(&place.say("fio windows.fio --device sata-mlc -q"));
-    let windows: Vec<[u64; 2]> = read("w_iops.1.log").iter().map(|line| [line[0], line[1]]).collect();
-    assert_eq!(windows, (1..=10).map(|window| [window * 100, 100]).collect::<Vec<_>>());
-
-    let job = "[s]\nrw=randread\ntime_based\nruntime=10d\nss=iops_slope:1%\nss_dur=100ms\nss_interval=10ms\n\
-               write_iops_log=steady\nlog_avg_msec=10\n";
-    std::fs::write(place.0.join("steady.fio"), job).unwrap();
-    let json: serde_json::Value =
-        serde_json::from_str(good(&place.say("fio steady.fio --device sata-mlc -q --output json"))).unwrap();
-    let (steady, read_iops) = (&json["jobs"][0]["steadystate"], &json["jobs"][0]["read"]["iops"]);
-    assert_eq!((&steady["attained"], &steady["ss"]), (&1.into(), &"iops_slope:1%".into()));
-    assert_eq!(steady["data"]["iops"].as_array().unwrap().len(), 10);
-    let (mean, iops) = (steady["data"]["iops_mean"].as_f64().unwrap(), read_iops.as_f64().unwrap());
-    assert!((mean / iops - 1.0).abs() < 0.2, "{mean} {iops}");
-    assert!(json["jobs"][0]["job_runtime"].as_u64().unwrap() < 10_000);
-    assert!(std::fs::read_to_string(place.0.join("steady_iops.1.log")).unwrap().starts_with("10, "));
 }
 
 #[test]

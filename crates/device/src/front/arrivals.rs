@@ -20,8 +20,6 @@ struct Arrival {
     command: Option<u32>,
     is_ready: bool,
     epoch: Option<EpochStamp>,
-    /// Whether a refused command ends its epoch.
-    closes: bool,
 }
 
 /// What passes.
@@ -59,18 +57,11 @@ impl Arrivals {
         Ok(())
     }
 
-    /// Notes that a command that passed its check has arrived.
-    pub(crate) fn note(&mut self, command: u32, epoch: Option<EpochStamp>) {
+    /// Notes that a command that passed its check has arrived; `None` is one that was refused for another reason and is a member
+    /// all the same. Without a number such a command is noted only if it ends its epoch.
+    pub(crate) fn note(&mut self, command: Option<u32>, epoch: Option<EpochStamp>) {
         self.are_numbered = Some(epoch.is_some());
-        let (command, is_ready, closes) = (Some(command), false, false);
-        self.waiting.push_back(Arrival { command, is_ready, epoch, closes });
-    }
-
-    /// Notes that a command that could belong to the stream was refused: the host has counted it as a member, and the next ones as those of
-    /// a later epoch if it is a barrier.
-    pub(crate) fn note_refused(&mut self, epoch: Option<EpochStamp>, closes: bool) {
-        self.are_numbered = Some(epoch.is_some());
-        self.waiting.push_back(Arrival { command: None, is_ready: true, epoch, closes });
+        self.waiting.push_back(Arrival { command, is_ready: command.is_none(), epoch });
     }
 
     /// Describes what `command` waits for here, if it does.
@@ -116,9 +107,10 @@ impl Arrivals {
                 Some(EpochStamp { members: None, .. }) => self.passed += 1,
                 Some(_) => (self.epoch, self.passed) = (current.wrapping_add(1), 0),
             }
+            let is_last = arrival.epoch.is_none_or(|epoch| epoch.members.is_some());
             match arrival.command {
                 Some(command) => return Some(Passed::Command(command)),
-                None if arrival.closes => return Some(Passed::End),
+                None if is_last => return Some(Passed::End),
                 None => {}
             }
         }
@@ -142,7 +134,7 @@ mod tests {
         let mut out = Vec::new();
         for &(command, stamp) in stamps {
             arrivals.check(stamp).unwrap();
-            arrivals.note(command, stamp);
+            arrivals.note(Some(command), stamp);
             arrivals.ready(command);
             out.extend(std::iter::from_fn(|| arrivals.pass()).map(|passed| match passed {
                 Passed::Command(command) => command,
@@ -173,8 +165,8 @@ mod tests {
     #[test]
     fn without_numbers_commands_pass_as_they_arrive() {
         let mut arrivals = Arrivals::default();
-        arrivals.note(1, None);
-        arrivals.note(2, None);
+        arrivals.note(Some(1), None);
+        arrivals.note(Some(2), None);
         arrivals.ready(2);
         assert_eq!(arrivals.pass(), None);
         arrivals.ready(1);
@@ -186,10 +178,10 @@ mod tests {
     #[test]
     fn what_was_refused_is_a_member() {
         let mut arrivals = Arrivals::default();
-        arrivals.note_refused(within(0), false);
+        arrivals.note(None, within(0));
         assert_eq!(passed(&mut arrivals, &[(1, within(1)), (2, barrier(0, 2))]), [2, 1]);
         // The barrier of an epoch ends it, too.
-        arrivals.note_refused(barrier(1, 3), true);
+        arrivals.note(None, barrier(1, 3));
         assert_eq!(passed(&mut arrivals, &[(3, within(2)), (4, within(1))]), [4, 0, 3]);
     }
 

@@ -22,8 +22,7 @@ impl Front {
             return Err(DeviceError::InvalidField("an order needs a stream"));
         }
         if let Some(epoch) = command.epoch {
-            let closes = command.op == Op::Barrier || command.order == Some(Order::Barrier);
-            if epoch.members.is_some() != closes {
+            if epoch.members.is_some() != command.closes_epoch() {
                 return Err(DeviceError::InvalidField("an epoch's number of members comes with its barrier"));
             }
             if command.stream.is_none() {

@@ -39,20 +39,19 @@ impl PageFtl {
     pub(super) fn note_ordered(&mut self, cx: &mut Cx, at: u32) {
         if let Some(stream) = cx.front.arrives_in(at) {
             let epoch = cx.front.commands.get(at).command.epoch;
-            cx.front.arrivals.entry(stream).or_default().note(at, epoch);
+            cx.front.arrivals.entry(stream).or_default().note(Some(at), epoch);
         }
     }
 
     /// A command that was refused still counts as a member of its epoch, and ends it if it is the barrier: the host may have sent members
     /// of the next one already.
     pub(super) fn note_refused(&mut self, cx: &mut Cx, at: u32) {
-        let Command { epoch, order, ref op, .. } = cx.front.commands.get(at).command;
-        let is_last = epoch.is_some_and(|epoch| epoch.members.is_some());
-        let closes = order == Some(Order::Barrier) || *op == Op::Barrier || is_last;
+        let command = &cx.front.commands.get(at).command;
+        let (epoch, closes) = (command.epoch, command.closes_epoch());
         if let Some(stream) = cx.front.arrives_in(at).filter(|_| epoch.is_some() || closes) {
             let arrivals = cx.front.arrivals.entry(stream).or_default();
             if arrivals.check(epoch).is_ok() {
-                arrivals.note_refused(epoch, closes);
+                arrivals.note(None, epoch);
                 self.pass(cx, stream);
             }
         }

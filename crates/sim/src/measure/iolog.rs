@@ -83,6 +83,11 @@ impl IoLog {
         Self { spec, start, window: 0, open: [Window::default(); DIRECTIONS], lines: Vec::new() }
     }
 
+    /// Has times begin here: as in fio, with the measurement. Nothing is recorded yet.
+    pub fn begin(&mut self, start: Instant) {
+        self.start = start;
+    }
+
     /// Records the completion of a request of `bytes` at `offset`. Times must not decrease.
     pub fn record(
         &mut self,

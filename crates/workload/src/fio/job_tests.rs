@@ -93,6 +93,7 @@ fn sequential_walks_wrap_around_and_keep_their_gaps() {
     assert_eq!(run("rw=read\nsize=64k\nnumber_ios=3").len(), 3);
     assert_eq!(run("rw=read\nsize=64k\nnumber_ios=3\nloops=3").len(), 9);
     assert_eq!(run("rw=read\nsize=8k\nnumber_ios=3\nloops=3").len(), 6);
+    assert_eq!(run("rw=trimwrite\nsize=64k\nnumber_ios=6").len(), 6, "trims count");
     let mixed = run("rw=rw\nsize=64k");
     for kind in [Kind::Read, Kind::Write] {
         let own: Vec<Sent> = mixed.iter().copied().filter(|s| s.request.kind == kind).collect();
@@ -134,6 +135,10 @@ fn runs_follow_random_addresses() {
     let half = lbas(&run("rw=randread\npercentage_random=50\nnorandommap\nsize=32m\nnumber_ios=4000"));
     let steps = half.windows(2).filter(|pair| pair[1] == pair[0] + 8).count();
     assert!((1850..2150).contains(&steps), "{steps}");
+    // The option is about runs.
+    let job =
+        "rw=randread\nrw_sequencer=identical\npercentage_random=50\nnorandommap\nsize=32m\nnumber_ios=4000";
+    assert_eq!(lbas(&run(job)), half);
 }
 
 #[test]

@@ -108,10 +108,10 @@ pub(super) struct Draft {
     pub(super) log_offset: bool,
     pub(super) per_job_logs: bool,
     /// Whether writes go to the write pointers of zones.
-    pub(super) zoned: bool,
+    /// Whether `zonemode` is `zbd`, if it is given.
+    pub(super) zoned: Option<bool>,
     /// Size of a zone that the file expects, in bytes.
     pub(super) zone_size: Option<u64>,
-    pub(super) has_zone_mode: bool,
     pub(super) zones_open_max: u32,
     pub(super) verify: Option<Verify>,
     pub(super) do_verify: bool,
@@ -186,9 +186,8 @@ impl Default for Draft {
             log_max: false,
             log_offset: false,
             per_job_logs: true,
-            zoned: false,
+            zoned: None,
             zone_size: None,
-            has_zone_mode: false,
             zones_open_max: 0,
             verify: None,
             do_verify: true,
@@ -494,10 +493,7 @@ impl Draft {
             "fdp_pli_select" | "plid_select" => {
                 self.handles_in_turn = choice(value, &[("random", false), ("roundrobin", true)])?;
             }
-            "zonemode" => {
-                self.zoned = choice(value, &[("none", false), ("zbd", true)])?;
-                self.has_zone_mode = true;
-            }
+            "zonemode" => self.zoned = Some(choice(value, &[("none", false), ("zbd", true)])?),
             "zonesize" => {
                 let size = value::size(value, self.base).filter(|n| n % LBA_BYTES == 0);
                 self.zone_size = Some(size.ok_or("a multiple of 512 bytes such as 16m")?).filter(|n| *n > 0);

@@ -320,8 +320,9 @@ impl Resolver<'_> {
         if !self.mix().uses(Direction::Write) {
             return self.conflict("`share_from` makes remaps of writes, and the job writes nothing");
         }
-        if draft.zoned || draft.places || draft.verify.is_some() {
-            let other = if draft.zoned { "zonemode=zbd" } else { "fdp=1" };
+        let is_zoned = draft.zoned == Some(true);
+        if is_zoned || draft.places || draft.verify.is_some() {
+            let other = if is_zoned { "zonemode=zbd" } else { "fdp=1" };
             let other = if draft.verify.is_some() { "verify" } else { other };
             return self.conflict(format!("`share_from` writes no data: expected no `{other}` beside it"));
         }
@@ -356,8 +357,8 @@ impl Resolver<'_> {
     }
 
     fn zone_rules(&self) -> Result<Option<ZoneRules>, Fault> {
-        if !self.draft.zoned {
-            if self.draft.zone_size.is_some() && !self.draft.has_zone_mode {
+        if self.draft.zoned != Some(true) {
+            if self.draft.zone_size.is_some() && self.draft.zoned.is_none() {
                 return self.conflict(
                     "`zonesize` without `zonemode` means `zonemode=strided`, which is not modelled: expected `zonemode=zbd` or `none`",
                 );
