@@ -28,7 +28,7 @@ use flashweir_sim::measure::Percentile;
 use flashweir_sim::stack::FlushMode;
 use flashweir_sim::volume::MakeOptions;
 use flashweir_workload::filebench::{PERSONALITIES, parse_model, personality};
-use flashweir_workload::fio::parse_job_file_on_files;
+use flashweir_workload::fio::{FileJob, parse_job_file_on_files};
 use flashweir_workload::oltp::linkbench::LinkBenchOptions;
 use flashweir_workload::oltp::sysbench::{Script, SysbenchOptions};
 use flashweir_workload::oltp::tpcc::TpccOptions;
@@ -407,6 +407,13 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
                 "WORKLOAD `{name}` is there twice: expected different names"
             )));
         }
+        for (other, earlier) in &workloads {
+            if let Some(section) = shared_section(earlier, &work) {
+                return Err(Failure::Usage(format!(
+                    "[{section}] is a section of `{other}` and of `{name}`, which would use the same files: expected different names"
+                )));
+            }
+        }
         workloads.push((name, work));
     }
     if args.atomic_files {
@@ -469,6 +476,13 @@ pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
         return stopped(results.len(), setups.len(), 0, text);
     }
     print_or_write(args.results.out.as_deref(), &text()?)
+}
+
+/// Returns a section that two job files have in common.
+fn shared_section<'a>(one: &'a Work, other: &Work) -> Option<&'a str> {
+    let (Work::Fio(one), Work::Fio(other)) = (one, other) else { return None };
+    let name = |job: &'a FileJob| job.spec.name.as_str();
+    one.iter().map(name).find(|name| other.iter().any(|job| job.spec.name == *name))
 }
 
 /// Refuses atomic files where no model of filebench has some, or one never commits them.

@@ -784,7 +784,7 @@ fn mean_blocks(sizes: &Sizes) -> f64 {
 
 /// Number and name of the report's entry for each job. Names differ, because tables and comparisons find jobs by
 /// name: clones that are reported one by one are numbered, and so are jobs of the same name.
-fn reported(specs: &[JobSpec]) -> Vec<(u32, String)> {
+pub(crate) fn reported(specs: &[JobSpec]) -> Vec<(u32, String)> {
     let mut entries: Vec<(Option<u32>, String)> = Vec::new();
     let mut taken: BTreeMap<String, u32> = BTreeMap::new();
     let mut places = Vec::new();

@@ -4,10 +4,11 @@
 //! then all of them run side by side; [`run`] returns the results of each of them and of the device.
 //!
 //! Invariants: a result is a function of the setup. Workloads start together, when the files of all of them exist and are
-//! durable; the counters of device and vfs are those of the measured time, which is the same for all.
+//! durable; the counters of device and vfs are those of the measured time, which begins with that of the first workload.
 //!
 //! Deliberately absent: several devices or volumes in one stack, and unmounting: the stack is dropped after a run, or loses its power.
 
+use crate::experiment::reported;
 use flashweir_core::executor::Handle;
 use flashweir_core::metrics::{self, Metric};
 use flashweir_core::{Duration, Instant};
@@ -23,11 +24,11 @@ use flashweir_fs::{AnyFs, Kind, Mode, Mounted as _};
 use flashweir_host::{HostConfig, HostFtlConfig, HostFtlMetrics};
 use flashweir_sim::host_ftl::Disk;
 use flashweir_sim::live::Tear;
-use flashweir_sim::measure::{DeviceTotals, Distribution, TraceHash, WorkloadResult};
+use flashweir_sim::measure::{DeviceTotals, Distribution, JobResult, TraceHash, WorkloadResult};
 use flashweir_sim::stack::{FlushMode, Port, Slot, Stack};
 use flashweir_sim::volume::{MakeOptions, VolumeError, make, mount_on};
 use flashweir_workload::filebench::{self, Filebench, Model, RunError};
-use flashweir_workload::fio::FileJob;
+use flashweir_workload::fio::{FileJob, JobSpec};
 use flashweir_workload::fio::on_files::{self, FileJobError};
 use flashweir_workload::oltp::linkbench::{LinkBench, LinkBenchOptions};
 use flashweir_workload::oltp::sysbench::{Sysbench, SysbenchOptions};
@@ -256,8 +257,7 @@ pub fn run(
     let (vfs, ready) = preparing.take().ok_or(FilesError::Stuck)??;
     let dbs: Vec<Db<AnyFs>> = ready.iter().filter_map(Ready::db).collect();
     let start = stack.now();
-    let begin = start + setup.ramp;
-    let end = setup.runtime.map(|runtime| begin + runtime);
+    let (begin, end) = measured(&ready, start, setup);
     let (port, handle) = (stack.port(), stack.handle());
     let begins = async move {
         handle.sleep_until(begin).await;
@@ -320,6 +320,27 @@ pub fn run(
         trace_hash,
         after_cut,
     }))
+}
+
+/// Returns the times at which the first workload begins to measure, and at which the last one ends if all of them are measured for a
+/// given time that does not depend on another one.
+fn measured(ready: &[Ready], start: Instant, setup: &Setup) -> (Instant, Option<Instant>) {
+    let mut begins = Vec::new();
+    let mut is_planned = true;
+    for work in ready {
+        let Ready::Fio(jobs) = work else {
+            begins.push(start + setup.ramp);
+            continue;
+        };
+        let first = jobs.iter().map(|job| job.spec.stonewall_group).min();
+        let (jobs, later): (Vec<_>, Vec<_>) = jobs.iter().partition(|job| Some(job.spec.stonewall_group) == first);
+        is_planned &= later.is_empty();
+        let counted = jobs.iter().filter(|job| job.spec.stats);
+        begins.extend(counted.map(|job| on_files::measured_from(job, start, setup.seed)));
+    }
+    let (first, last) = (begins.iter().min().copied(), begins.into_iter().max());
+    let end = last.zip(setup.runtime).filter(|_| is_planned).map(|(last, runtime)| last + runtime);
+    (first.unwrap_or(start), end)
 }
 
 /// Cuts the power, and mounts the volume again.
@@ -567,8 +588,7 @@ impl Ready {
             Self::Fio(jobs) => {
                 let process = vfs.process(Creds::ROOT);
                 let results = on_files::run(&process, &handle, &jobs, setup.seed, setup.interval).await;
-                let results = results.map_err(FilesError::Fio)?;
-                Ok(results.into_iter().map(|job| WorkloadResult::of_job(job, setup.seed)).collect())
+                Ok(of_jobs(&jobs, results.map_err(FilesError::Fio)?, setup.seed))
             }
             Self::Filebench(name, model) => {
                 let result = model.run().await.map_err(|error| FilesError::Filebench { name, error })?;
@@ -584,6 +604,19 @@ impl Ready {
         };
         Ok((results?, None))
     }
+}
+
+/// Returns the results as the jobs want them reported: one by one, or those of a group together.
+fn of_jobs(jobs: &[FileJob], results: Vec<JobResult>, seed: u64) -> Vec<WorkloadResult> {
+    let specs: Vec<JobSpec> = jobs.iter().map(|job| job.spec.clone()).collect();
+    let mut entries: BTreeMap<u32, Vec<JobResult>> = BTreeMap::new();
+    for ((entry, name), (spec, result)) in reported(&specs).into_iter().zip(specs.iter().zip(results)) {
+        if spec.stats {
+            entries.entry(entry).or_default().push(JobResult { name, ..result });
+        }
+    }
+    let merged = entries.values().filter_map(|jobs| JobResult::merge(jobs));
+    merged.map(|job| WorkloadResult::of_job(job, seed)).collect()
 }
 
 /// A workload that cleans up, after the measurement.
@@ -659,6 +692,21 @@ mod tests {
             assert!(result.cpus_busy() > 0.0 && result.cpus_busy() <= 6.0, "{}", result.cpus_busy());
             assert_eq!(Ok(Some(result)), run(&setup(flush), &mut |_| true));
         }
+    }
+
+    /// A job's own delay and ramp are not in the counters, a group is one result, and a job without statistics is none.
+    #[test]
+    fn regression_jobs_say_when_the_counters_begin_and_what_is_reported() {
+        let text = "[quiet]\nrw=write\nsize=4m\nstats=0\nbs=4k\nthinktime=10ms\n\
+                    [all]\nnew_group\nrw=randwrite\nbs=4k\nsize=8m\ndirect=1\nnumjobs=2\ngroup_reporting\nstartdelay=150ms\nramp_time=100ms\n";
+        let jobs = parse_job_file_on_files("all.fio", text).unwrap().jobs;
+        let workloads = vec![("all".to_owned(), Work::Fio(jobs))];
+        let setup = Setup { workloads, ramp: Duration::ZERO, ..setup(FlushMode::NoFlush) };
+        let result = run(&setup, &mut |_| true).unwrap().unwrap();
+        let names: Vec<&str> = result.workloads.iter().map(|workload| workload.name.as_str()).collect();
+        assert_eq!((names, result.measured_ns), (vec!["all"], 300_000_000));
+        let (written, calls) = (result.metrics["device.host_units_written"], result.workloads[0].sum(&[]).calls);
+        assert!(calls > 1000 && written.abs_diff(calls) < calls / 20, "{written} units, {calls} calls");
     }
 
     /// A script of Postmark does as many transactions as it says, on F2FS and on ALFS alike.

@@ -458,8 +458,8 @@ impl FioJob {
         &self.spec
     }
 
-    /// Returns the time at which the job starts, if it is first polled at `now`.
-    fn start_after_delay(&mut self, now: Instant) -> Instant {
+    /// Returns the time at which the job starts, if it is first polled at `now`; to be called once.
+    pub(crate) fn start_after_delay(&mut self, now: Instant) -> Instant {
         let (least, most) = self.spec.start_delay;
         let spread = most.saturating_sub(least).as_nanos();
         let extra = if spread == 0 { 0 } else { self.streams.pace.below(spread.saturating_add(1)) };

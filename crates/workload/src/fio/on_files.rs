@@ -138,6 +138,11 @@ pub async fn make_file<F: Fs>(
     file.close().await
 }
 
+/// Returns the time from which a job is measured that is started at `start`.
+pub fn measured_from(job: &FileJob, start: Instant, seed: u64) -> Instant {
+    FioJob::new(job.spec.clone(), seed).start_after_delay(start).saturating_add(job.spec.ramp)
+}
+
 /// Runs the jobs and returns the results in their order. `interval` is that of the series.
 ///
 /// # Errors
