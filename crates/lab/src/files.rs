@@ -28,8 +28,8 @@ use flashweir_sim::measure::{DeviceTotals, Distribution, JobResult, TraceHash, W
 use flashweir_sim::stack::{FlushMode, Port, Slot, Stack};
 use flashweir_sim::volume::{MakeOptions, VolumeError, make, mount_on};
 use flashweir_workload::filebench::{self, Filebench, Model, RunError};
-use flashweir_workload::fio::{FileJob, JobSpec};
 use flashweir_workload::fio::on_files::{self, FileJobError};
+use flashweir_workload::fio::{FileJob, JobSpec};
 use flashweir_workload::oltp::linkbench::{LinkBench, LinkBenchOptions};
 use flashweir_workload::oltp::sysbench::{Sysbench, SysbenchOptions};
 use flashweir_workload::oltp::tpcc::{Tpcc, TpccOptions};
@@ -333,7 +333,8 @@ fn measured(ready: &[Ready], start: Instant, setup: &Setup) -> (Instant, Option<
             continue;
         };
         let first = jobs.iter().map(|job| job.spec.stonewall_group).min();
-        let (jobs, later): (Vec<_>, Vec<_>) = jobs.iter().partition(|job| Some(job.spec.stonewall_group) == first);
+        let (jobs, later): (Vec<_>, Vec<_>) =
+            jobs.iter().partition(|job| Some(job.spec.stonewall_group) == first);
         is_planned &= later.is_empty();
         let counted = jobs.iter().filter(|job| job.spec.stats);
         begins.extend(counted.map(|job| on_files::measured_from(job, start, setup.seed)));
@@ -705,7 +706,8 @@ mod tests {
         let result = run(&setup, &mut |_| true).unwrap().unwrap();
         let names: Vec<&str> = result.workloads.iter().map(|workload| workload.name.as_str()).collect();
         assert_eq!((names, result.measured_ns), (vec!["all"], 300_000_000));
-        let (written, calls) = (result.metrics["device.host_units_written"], result.workloads[0].sum(&[]).calls);
+        let (written, calls) =
+            (result.metrics["device.host_units_written"], result.workloads[0].sum(&[]).calls);
         assert!(calls > 1000 && written.abs_diff(calls) < calls / 20, "{written} units, {calls} calls");
     }
 

@@ -169,9 +169,11 @@ impl History {
                     }
                     floors.xattrs.insert(node, state);
                     if !is_directory {
-                        let names = tree.names().filter(|&(_, _, child)| child == node);
-                        let names = names.map(|(dir, name, _)| ((dir, name.to_owned()), state));
-                        floors.names.extend(names);
+                        // Under each of its names, so with the directories of all of them.
+                        for (dir, name, _) in tree.names().filter(|&(_, _, child)| child == node) {
+                            floors.names.insert((dir, name.to_owned()), state);
+                            found(&mut floors, tree.path_of(dir).trim_matches('/'));
+                        }
                     }
                 }
                 _ => {}
@@ -252,13 +254,15 @@ impl Judge<'_> {
         let Some(model) = tree.opened(path).and_then(|path| tree.find(&path)) else { return Ok(()) };
         let durable = before.data(model);
         let is_overwritten = |(index, step): (usize, &Step)| match &step.op {
-            Op::Write(of, ..) | Op::SyncWrite(of, ..) | Op::DsyncWrite(of, ..) | Op::Append(of, _) => {
+            Op::Write(of, ..) | Op::SyncWrite(of, ..) | Op::DsyncWrite(of, ..) | Op::Append(of, _)
+                if self.leads_to(index, of, model) =>
+            {
                 let tree = &states[index];
                 tree.opened(of).and_then(|path| tree.find(&path)) == Some(model)
             }
-            Op::Fsync(_) | Op::Fdatasync(_) | Op::Fbarrier(_) | Op::Fdatabarrier(_) => true,
-            Op::Sync | Op::Remount => true,
-            _ => false,
+            Op::Fbarrier(_) | Op::Fdatabarrier(_) | Op::Pause(_) | Op::WriteBack => true,
+            // What happens to other files does not concern it.
+            _ => !self.may_change(index, model),
         };
         let mut between = self.history.steps.iter().enumerate().take(barrier).skip(durable);
         let number = self.history.numbers.get(&model);
@@ -359,8 +363,11 @@ impl Judge<'_> {
     fn inodes(&self) -> Result<(), Violation> {
         for (&number, node) in &self.observed.nodes {
             let models = self.models(number);
+            let named = (models.len() > 1).then(|| self.named(number)).flatten();
+            let mut models =
+                models.iter().rev().filter(|model| named.as_ref().is_none_or(|all| all.contains(model)));
             let mut wrong = None;
-            let fits = models.iter().rev().any(|&model| match self.inode(number, node, model) {
+            let fits = models.any(|&model| match self.inode(number, node, model) {
                 Ok(()) => true,
                 Err(violation) => {
                     // An inode that is gone is the least informative explanation.
@@ -377,6 +384,23 @@ impl Judge<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Returns the inodes of the reference which have all of the names that a number was observed under, so that a number that was used
+    /// again does not show what its earlier file held. `None` if it has no name in a directory that is certain.
+    fn named(&self, number: u64) -> Option<BTreeSet<u64>> {
+        let mut common: Option<BTreeSet<u64>> = None;
+        for (dir, name, _) in self.observed.names().filter(|&(_, _, child)| child == number) {
+            let [dir] = *self.models(dir) else { continue };
+            let states = self.states_of(dir, name).into_iter();
+            let bound: BTreeSet<u64> =
+                states.filter_map(|state| self.history.states[state].bound(dir, name)).collect();
+            common = Some(match common {
+                Some(all) => &all & &bound,
+                None => bound,
+            });
+        }
+        common
     }
 
     fn inode(&self, number: u64, node: &Node, model: u64) -> Result<(), Violation> {
@@ -402,7 +426,7 @@ impl Judge<'_> {
             Body::File(_) if self.is_changed_nameless(model) => {}
             Body::File(bytes) => {
                 let bodies: Vec<&[u8]> = versions.iter().filter_map(|node| file(node)).collect();
-                self.file(&path, bytes, &bodies, is_new, floor)?;
+                self.file(&path, bytes, &bodies, (model, is_new), floor)?;
                 self.ranges(&path, bytes, model)?;
                 if self.history.has_versions {
                     self.versions(&path, bytes, model, floor)?;
@@ -473,7 +497,7 @@ impl Judge<'_> {
         path: &dyn Fn() -> String,
         found: &[u8],
         versions: &[&[u8]],
-        is_new: bool,
+        (model, is_new): (u64, bool),
         floor: usize,
     ) -> Result<(), Violation> {
         let sizes: BTreeSet<usize> = versions.iter().map(|bytes| bytes.len()).collect();
@@ -481,8 +505,10 @@ impl Judge<'_> {
         let first = is_new.then(|| (0, versions.first().map_or(0, |bytes| bytes.len())));
         let mut growths = versions.windows(2).map(|pair| (pair[0].len(), pair[1].len())).chain(first);
         // A copy has several steps, each of which ends at the end of a page or of the copy.
-        let is_copied =
-            self.history.steps[..self.last].iter().any(|step| matches!(step.op.plain(), Op::Copy(..)));
+        let is_copied = self.history.steps[..self.last]
+            .iter()
+            .enumerate()
+            .any(|(at, step)| matches!(step.op.plain(), Op::Copy(.., to, _) if self.leads_to(at, to, model)));
         let is_part = (self.history.grows_by_pages || is_copied)
             && found.len().is_multiple_of(PAGE_BYTES)
             && growths.any(grew);

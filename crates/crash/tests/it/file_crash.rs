@@ -679,12 +679,20 @@ fn verdict_at(
     cut: impl FnOnce(u64, u64) -> u64,
     change: impl FnOnce(&mut Tree),
 ) -> Result<(), Violation> {
-    let base = Base::make(Format::F2FS, 4).unwrap();
+    verdict_in(Format::F2FS, words, cut, change)
+}
+
+fn verdict_in(
+    format: Format,
+    words: &str,
+    cut: impl FnOnce(u64, u64) -> u64,
+    change: impl FnOnce(&mut Tree),
+) -> Result<(), Violation> {
+    let base = Base::make(format, 4).unwrap();
     let ops: Ops = words.parse().unwrap();
     let case = case(&base, On::Model, FlushMode::Flush, &ops);
     let run = run(&case).unwrap();
-    let mut tree =
-        recover(&mut run.port.clone(), Setup::new(Format::F2FS, FlushMode::Flush, base.seed)).unwrap();
+    let mut tree = recover(&mut run.port.clone(), Setup::new(format, FlushMode::Flush, base.seed)).unwrap();
     let cut = cut(u64::from(run.end), run.history.steps.last().unwrap().begun);
     run.history.judge(cut, &tree).unwrap();
     change(&mut tree);
@@ -796,6 +804,49 @@ fn what_is_gone_for_good_stays_away() {
         node(tree, "A/old").links = 3;
     };
     assert!(matches!(verdict("sync", stranger), Err(Violation::Name(_))));
+}
+
+/// The rule was not applied if anything else had happened between.
+#[test]
+fn regression_a_barrier_orders_pages_beside_other_changes() {
+    let words = "write:A/foo:0+4096,sync,write:A/foo:0+4096,write:B/foo:0+100,pause:1000,fdatabarrier:A/foo,\
+                 write:B/bar:0+100,fsync:B/bar";
+    let older: fn(&mut Tree) =
+        |tree| bytes(tree, "A/foo", |file| file.copy_from_slice(&content(0, 0, 4_096)));
+    let of = |words: &str, change: fn(&mut Tree)| verdict_in(Format::F2FS_DUAL, words, |end, _| end, change);
+    let found = of(words, older);
+    assert!(matches!(found, Err(Violation::Order(_))), "{found:?}");
+    // A change of the file itself that is no overwriting ends what is known of its pages.
+    assert_eq!(of(&words.replace("write:B/foo:0+100", "punch:A/foo:0+4096"), |_| ()), Ok(()));
+}
+
+/// fsync promises every name of a file, and so the directories of all of them.
+#[test]
+fn regression_fsync_promises_the_directories_of_other_names() {
+    let lost = |tree: &mut Tree| {
+        forget(tree, "", "C");
+        node(tree, "A/old").links -= 1;
+        node(tree, "").links -= 1;
+    };
+    let found = verdict("mkdir:C,link:A/old:C/l,fsync:A/old", lost);
+    assert!(matches!(found, Err(Violation::Vanished(_))), "{found:?}");
+}
+
+/// An inode number that was used again may not show what its earlier file held, in a file system that gives out the lowest.
+#[test]
+fn regression_a_number_that_was_used_again_shows_its_last_file() {
+    let words = "write:A/x:0+4096,fsync:A/x,unlink:A/x,write:A/y:0+4096,fsync:A/y";
+    let mut numbers = Vec::new();
+    let mut number_of = |words: &str, path: &str| {
+        let note = |tree: &mut Tree| numbers.extend(tree.find(path));
+        verdict_in(Format::EXT4, words, |end, _| end, note).unwrap();
+    };
+    number_of("write:A/x:0+4096,fsync:A/x", "A/x");
+    number_of(words, "A/y");
+    assert_eq!(numbers[0], numbers[1], "the number is used again");
+    let earlier = |tree: &mut Tree| bytes(tree, "A/y", |file| file.copy_from_slice(&content(0, 0, 4_096)));
+    let found = verdict_in(Format::EXT4, words, |end, _| end, earlier);
+    assert!(matches!(found, Err(Violation::Content(_))), "{found:?}");
 }
 
 /// What fsync promised of a nameless file holds once the file has a name.

@@ -271,6 +271,14 @@ impl<F: Fs> Front<F> {
         })
     }
 
+    /// A reply to a change that the kernel applies to what it keeps when it sees the answer. If the thread was killed by then, it sees
+    /// none, and is told.
+    fn known_to_kernel(&self, node: NodeId, stale: Stale, mut reply: Reply) -> Reply {
+        let teller = self.teller.clone();
+        reply.or_unheard(move || teller.tell(node, stale, || ()));
+        reply
+    }
+
     fn set_attributes(&self, node: NodeId, set: SetAttributes, reply: Reply) {
         let SetAttributes { mode, uid, gid, size, ends_set_id, handle, .. } = set;
         let ctime = match set.ctime {
@@ -279,6 +287,8 @@ impl<F: Fs> Front<F> {
         };
         let changes = SetAttr { mode: mode.map(permissions), uid, gid, size, ctime, ..SetAttr::default() };
         let (atime, mtime) = (set_time(set.atime), set_time(set.mtime));
+        let stale = if size.is_some() { Stale::Pages } else { Stale::Attributes };
+        let reply = self.known_to_kernel(node, stale, reply);
         self.submit(reply, move |table, reply| async move {
             let paths = || (table.path(node), None);
             let work = async {
@@ -428,21 +438,26 @@ impl<F: Fs> Front<F> {
         reply: Reply,
     ) {
         let (data, teller) = (data.to_owned(), self.teller.clone());
+        // Linux continues a direct write that was done in part as a buffered one, and keeps the page locked that this changes in part.
+        let is_partial = !(offset | data.len() as u64).is_multiple_of(PAGE_BYTES as u64);
+        let reply = if from == From::Pages { reply } else { self.known_to_kernel(node, Stale::Pages, reply) };
         self.submit(reply, move |table, reply| async move {
             if table.write_fault(node, offset, &data).await {
                 return reply.count(data.len() as u32);
             }
             let work = table.write(handle, offset, &data, from, ends_set_id);
             let result = table.around(Operation::Write, || (table.path(node), None), work).await;
-            match (table.vouch(result), from) {
-                (Ok((written, None)), _) => reply.count(written),
+            match table.vouch(result) {
+                Ok((written, None)) => reply.count(written),
                 // The thread that drops pages waits for this answer; a sync waits for the notice.
-                (Ok((written, Some(stale))), From::Pages) => {
+                Ok((written, Some(stale)))
+                    if from == From::Pages || is_partial && stale != Stale::Attributes =>
+                {
                     teller.tell(node, stale, || ());
                     reply.count(written);
                 }
-                (Ok((written, Some(stale))), _) => teller.tell(node, stale, move || reply.count(written)),
-                (Err(error), _) => reply.error(errno(error)),
+                Ok((written, Some(stale))) => teller.tell(node, stale, move || reply.count(written)),
+                Err(error) => reply.error(errno(error)),
             }
         });
     }
@@ -531,7 +546,17 @@ impl<F: Fs> Front<F> {
             let skipped = (offset as usize).saturating_sub(dots.len());
             let mut all_told = Vec::new();
             for (at, entry) in (3..).zip(entries.iter()).skip(skipped) {
-                let Some(attr) = table.entry(dir, entry).await else { continue };
+                let attr = match table.entry(dir, entry).await {
+                    Ok(attr) => attr,
+                    Err(vfs::Errno::ENOENT) => continue,
+                    Err(_) => {
+                        let (node, mode) = (table.number(entry.ino), type_of(entry.kind).0);
+                        match listing.add_unread(node, at, mode, &entry.name) {
+                            true => continue,
+                            false => break,
+                        }
+                    }
+                };
                 // Its name was not looked up yet.
                 let told = Entry { name_valid: LISTED_TTL, ..entry_of(&table, &attr) };
                 if !listing.add_entry(&told, at, &entry.name) {
@@ -611,6 +636,7 @@ impl<F: Fs> Front<F> {
             _ => return reply.error(Errno::OPNOTSUPP),
         };
         let teller = self.teller.clone();
+        let reply = self.known_to_kernel(node, Stale::Pages, reply);
         self.submit(reply, move |table, reply| async move {
             let result = table.allocate(handle, range, how, uid != 0).await;
             match table.vouch(result) {
@@ -626,7 +652,7 @@ impl<F: Fs> Front<F> {
         &self,
         uid: u32,
         (from, offset): (u64, u64),
-        (to, to_offset): (u64, u64),
+        (target, to, to_offset): (NodeId, u64, u64),
         (bytes, flags): (u64, u64),
         reply: Reply,
     ) {
@@ -634,11 +660,12 @@ impl<F: Fs> Front<F> {
             return reply.error(Errno::INVAL);
         }
         let teller = self.teller.clone();
+        let reply = self.known_to_kernel(target, Stale::Pages, reply);
         self.submit(reply, move |table, reply| async move {
             let result = table.copy((from, offset), (to, to_offset), bytes, uid != 0).await;
             match table.vouch(result) {
                 Ok((copied, None)) => reply.count(copied),
-                Ok((copied, Some((node, stale)))) => teller.tell(node, stale, move || reply.count(copied)),
+                Ok((copied, Some(stale))) => teller.tell(target, stale, move || reply.count(copied)),
                 Err(error) => reply.error(errno(error)),
             }
         });
@@ -832,8 +859,8 @@ impl<F: Fs> Handler for Front<F> {
             Op::Allocate { handle, offset, bytes, mode } => {
                 self.allocate(uid, node, handle, (offset, bytes), mode, reply);
             }
-            Op::Copy { handle, offset, to_handle, to_offset, bytes, flags } => {
-                self.copy(uid, (handle, offset), (to_handle, to_offset), (bytes, flags), reply);
+            Op::Copy { handle, offset, target, to_handle, to_offset, bytes, flags } => {
+                self.copy(uid, (handle, offset), (target, to_handle, to_offset), (bytes, flags), reply);
             }
             Op::Ioctl { handle, command: IOCTL_EXCHANGE, data } => {
                 self.exchange((uid, thread), (node, handle), data, reply);

@@ -3,6 +3,7 @@
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Pause before the next attempt.
@@ -27,10 +28,24 @@ pub(super) fn release(directory: &Path) -> bool {
             let _ = unmount(directory, UnmountFlags::DETACH);
             false
         }
+        // Only root may do it itself.
         Err(Errno::PERM) => {
-            let by_helper =
-                std::process::Command::new("fusermount3").arg("-uz").arg("--").arg(directory).status();
-            by_helper.is_ok_and(|status| status.success())
+            let helper = |how| {
+                let status = Command::new("fusermount3")
+                    .args([how, "--"])
+                    .arg(directory)
+                    .stderr(Stdio::null())
+                    .status();
+                status.is_ok_and(|status| status.success())
+            };
+            for _ in 0..BUSY_LOOKS {
+                if helper("-u") {
+                    return true;
+                }
+                std::thread::sleep(BUSY_PAUSE);
+            }
+            helper("-uz");
+            false
         }
         // Another process was faster.
         _ => true,

@@ -519,9 +519,8 @@ impl<F: Fs> Table<F> {
             let what = changes.size.map_or("attributes".into(), |size| format!("truncate to {size}"));
             (Call::SetAttr { ino, changes }, format!("{what} {}", self.shown(number)))
         };
-        let attr = self.noted(self.vfs.set_attr_of(ino, &changes), call).await?;
-        self.end_change(own).await?;
-        Ok(attr)
+        let set = self.noted(self.vfs.set_attr_of(ino, &changes), call).await;
+        self.end_or_forget(own, set).await
     }
 
     /// Takes from a mode what lends the rights of owner and group; that of the group stays where the group may not execute, since
@@ -648,7 +647,13 @@ impl<F: Fs> Table<F> {
         let creds = Creds::checked(0, 0);
         let file = self.vfs.open_inode(&creds, ino, flags).await?;
         let direct = match how.direct && file.kind().is_file() {
-            true => Some(self.vfs.open_inode(&creds, ino, flags.direct()).await?),
+            true => match self.vfs.open_inode(&creds, ino, flags.direct()).await {
+                Ok(direct) => Some(direct),
+                Err(errno) => {
+                    let _ = file.close().await;
+                    return Err(errno);
+                }
+            },
             false => None,
         };
         let handle = self.next_file.get();
@@ -833,26 +838,35 @@ impl<F: Fs> Table<F> {
         let bytes = &bytes[..bytes.len().min(most)];
         let direct = open.direct.as_ref().filter(|_| from == From::Direct);
         let file = direct.unwrap_or(&open.file);
-        let call = |written: &u64| {
-            let (bytes, ino) = (bytes[..*written as usize].into(), open.file.ino());
-            let shown = format!("write {} at {offset}, {written} bytes", self.shown(open.number));
-            (Call::Write { ino, offset, bytes, direct: direct.is_some() }, shown)
+        let write = async |done: usize| {
+            let (offset, bytes) = (offset + done as u64, &bytes[done..]);
+            let call = |written: &u64| {
+                let (bytes, ino) = (bytes[..*written as usize].into(), open.file.ino());
+                let shown = format!("write {} at {offset}, {written} bytes", self.shown(open.number));
+                (Call::Write { ino, offset, bytes, direct: direct.is_some() }, shown)
+            };
+            self.noted(file.pwrite(offset, Source::bytes(bytes)), call).await
         };
-        let mut written = self.noted(file.pwrite(offset, Source::bytes(bytes)), call).await;
-        match written {
-            // A page could not be read whose rest is as it was. A part of a set is none.
-            Ok(count) if own.is_some() && count < bytes.len() as u64 => {
-                self.forget_change(open.file.ino()).await;
-                written = Err(Errno::EIO);
-            }
-            Ok(_) => written = self.end_change(own).await.and(written),
-            // The program was told long ago that it has written this.
-            Err(_) if from == From::Pages => {
-                self.withholders(open.file.ino(), Until::Commit)
-                    .iter()
-                    .for_each(|started| started.is_torn.set(true));
-            }
-            Err(_) => {}
+        let mut written = write(0).await;
+        // The kernel reads no count for its own pages: to it all of them are written. What stopped a part stops the rest, too, and says why.
+        while let Ok(done) = written
+            && from == From::Pages
+            && done < bytes.len() as u64
+        {
+            written = write(done as usize).await.and_then(|more| match more {
+                0 => Err(Errno::EIO),
+                more => Ok(done + more),
+            });
+        }
+        // A page could not be read whose rest is as it was. A part of a set is none.
+        if own.is_some() && written.is_ok_and(|count| count < bytes.len() as u64) {
+            written = Err(Errno::EIO);
+        }
+        let written = self.end_or_forget(own, written).await;
+        // The program was told long ago that it has written this.
+        if written.is_err() && from == From::Pages {
+            let started = self.withholders(open.file.ino(), Until::Commit);
+            started.iter().for_each(|started| started.is_torn.set(true));
         }
         let stale = match from {
             From::Pages => self.keeps_pages(open.number, true),
@@ -906,7 +920,7 @@ impl<F: Fs> Table<F> {
         (to, to_offset): (u64, u64),
         bytes: u64,
         ends_set_id: bool,
-    ) -> Result<(u32, Option<(NodeId, Stale)>)> {
+    ) -> Result<(u32, Option<Stale>)> {
         if !self.vfs.fs().shares_pages() {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -921,10 +935,10 @@ impl<F: Fs> Table<F> {
             let shown = format!("copy {source} at {offset} to {target} at {to_offset}, {copied} bytes");
             (Call::Copy { from, to, bytes: *copied }, shown)
         };
-        let copied = self.noted(work, call).await?;
-        self.end_change(own).await?;
+        let copied = self.noted(work, call).await;
+        let copied = self.end_or_forget(own, copied).await?;
         let stale = self.stale_after(target.number, None, ended_set_id);
-        Ok((copied as u32, stale.map(|stale| (target.number, stale))))
+        Ok((copied as u32, stale))
     }
 
     /// Exchanges ranges of this file and of another one; `ENOTTY` where that cannot be.
@@ -1065,6 +1079,20 @@ impl<F: Fs> Table<F> {
             self.forget_change(ino).await;
         }
         released
+    }
+
+    /// Ends a change that is a set of its own, or forgets what a change that failed has done.
+    async fn end_or_forget<T>(&self, own: Option<OwnSet<'_, F>>, result: Result<T>) -> Result<T> {
+        match (result, own) {
+            (Err(errno), Some(own)) => {
+                self.forget_change(own.ino).await;
+                Err(errno)
+            }
+            (result, own) => {
+                let done = result?;
+                self.end_change(own).await.map(|()| done)
+            }
+        }
     }
 
     /// Forgets a change that is a set of its own, unless it stands beside what another program withholds.
@@ -1224,8 +1252,8 @@ impl<F: Fs> Table<F> {
             let shown = format!("fallocate {} at {offset}, {len} bytes", self.shown(open.number));
             (Call::Allocate { ino: open.file.ino(), offset, len, room }, shown)
         };
-        self.noted(room.make(&open.file, offset, len), call).await?;
-        self.end_change(own).await?;
+        let made = self.noted(room.make(&open.file, offset, len), call).await;
+        self.end_or_forget(own, made).await?;
         Ok(self.stale_after(open.number, None, ended_set_id))
     }
 
@@ -1254,10 +1282,10 @@ impl<F: Fs> Table<F> {
         Ok(self.number(attr.ino))
     }
 
-    /// Attributes of an entry, of which the kernel is about to be told; nothing if it is gone.
-    pub(super) async fn entry(&self, dir: NodeId, entry: &DirEntry) -> Option<Attr> {
-        let attr = self.vfs.lookup_name(self.ino(dir).ok()?, &entry.name).await.ok()?;
-        self.tell(dir, &entry.name, attr).await.ok()
+    /// Attributes of an entry, of which the kernel is about to be told; `ENOENT` if it is gone.
+    pub(super) async fn entry(&self, dir: NodeId, entry: &DirEntry) -> Result<Attr> {
+        let attr = self.vfs.lookup_name(self.ino(dir)?, &entry.name).await?;
+        self.tell(dir, &entry.name, attr).await
     }
 
     // Extended attributes and the whole.

@@ -550,6 +550,10 @@ impl World {
 
     fn cut(&mut self, order: &CutOrder, reply: SyncSender<Reply>) {
         let refused = match &self.power {
+            _ if order.export.as_ref().is_some_and(|export| *export != self.config.name()) => {
+                let (wanted, own) = (order.export.as_deref().unwrap_or_default(), self.config.name());
+                Some(format!("there is no export `{wanted}`; there is `{own}`"))
+            }
             Power::Off { .. } => Some("the power is off already".to_owned()),
             Power::Lost(why) => Some(why.clone()),
             Power::On

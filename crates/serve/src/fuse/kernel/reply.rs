@@ -93,7 +93,7 @@ impl Channel {
     /// Notes that the request of a thread was read.
     pub(super) fn admit(self: &Arc<Self>, unique: u64, thread: u32) -> Reply {
         self.open().insert(unique, Asked { thread, is_interrupted: false });
-        Reply { channel: Arc::clone(self), unique: Some(unique) }
+        Reply { channel: Arc::clone(self), unique: Some(unique), unheard: None }
     }
 
     /// The kernel says that the thread behind `of` has got a signal. Only a thread that is being killed is released
@@ -193,11 +193,18 @@ fn has_sigkill(status: &str) -> bool {
 }
 
 /// The reply to one request.
-#[derive(Debug)]
 pub(crate) struct Reply {
     channel: Arc<Channel>,
     /// Nothing when it was answered.
     unique: Option<u64>,
+    /// Called if no thread waits for the answer any more.
+    unheard: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl std::fmt::Debug for Reply {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Reply({:?})", self.unique)
+    }
 }
 
 impl Reply {
@@ -214,8 +221,19 @@ impl Reply {
                 self.channel.write(unique, code, body);
                 true
             }
-            _ => false,
+            Some(_) => {
+                if let Some(unheard) = self.unheard.take() {
+                    unheard();
+                }
+                false
+            }
+            None => false,
         }
+    }
+
+    /// Sets what is done if the answer comes when no thread waits for it any more: the kernel knows nothing of the change then.
+    pub(crate) fn or_unheard(&mut self, unheard: impl FnOnce() + Send + 'static) {
+        self.unheard = Some(Box::new(unheard));
     }
 
     /// Answers that it is done.
@@ -405,6 +423,11 @@ impl Listing {
         self.add_with(&entry.encode(), NodeId(attributes.node), next, attributes.mode, name)
     }
 
+    /// Adds an entry whose attributes cannot be read. The kernel takes no more than the name from it.
+    pub(crate) fn add_unread(&mut self, node: NodeId, next: u64, mode: u32, name: &[u8]) -> bool {
+        self.add_with(&Entry::default().encode(), node, next, mode, name)
+    }
+
     fn add_with(&mut self, first: &[u8], node: NodeId, next: u64, mode: u32, name: &[u8]) -> bool {
         let bytes = (first.len() + 24 + name.len()).next_multiple_of(8);
         if self.bytes.len() + bytes > self.bytes_max {
@@ -563,6 +586,28 @@ mod tests {
         assert!(reply.is_awaited());
         reply.ok();
         assert_eq!(kernel.next(), Some((2, 0, vec![])));
+    }
+
+    #[test]
+    fn regression_the_kernel_learns_of_a_change_whose_answer_it_did_not_see() {
+        let (channel, mut kernel) = channel();
+        let told = Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let admit = |unique| {
+            let (mut reply, told) = (channel.admit(unique, 7), Arc::clone(&told));
+            reply.or_unheard(move || drop(told.fetch_add(1, Ordering::Relaxed)));
+            reply
+        };
+        admit(2).ok();
+        assert_eq!(told.load(Ordering::Relaxed), 0);
+        for unique in [4, 6] {
+            let reply = admit(unique);
+            channel.interrupt(unique + 1, unique);
+            channel.release_killed(|thread| thread == 7);
+            if unique == 4 { reply.count(1) } else { reply.error(Errno::NOSPC) }
+        }
+        assert_eq!(told.load(Ordering::Relaxed), 2, "what failed may have changed a part");
+        let answers = std::iter::from_fn(|| kernel.next()).map(|(unique, code, _)| (unique, code));
+        assert_eq!(answers.collect::<Vec<_>>(), [(2, 0), (4, -4), (6, -4)]);
     }
 
     #[test]

@@ -169,6 +169,7 @@ pub(crate) enum Op<'a> {
     Copy {
         handle: u64,
         offset: u64,
+        target: NodeId,
         to_handle: u64,
         to_offset: u64,
         bytes: u64,
@@ -369,9 +370,9 @@ impl<'a> Op<'a> {
                 Self::Rename { new_dir, flags, name: left.name()?, new_name: left.name()? }
             }
             47 => {
-                let (handle, offset, _to_node) = (left.u64()?, left.u64()?, left.u64()?);
+                let (handle, offset, target) = (left.u64()?, left.u64()?, NodeId(left.u64()?));
                 let (to_handle, to_offset, bytes) = (left.u64()?, left.u64()?, left.u64()?);
-                Self::Copy { handle, offset, to_handle, to_offset, bytes, flags: left.u64()? }
+                Self::Copy { handle, offset, target, to_handle, to_offset, bytes, flags: left.u64()? }
             }
             46 => Self::Seek { handle: left.u64()?, offset: left.u64()?, whence: left.u32()? },
             51 => {
@@ -498,7 +499,15 @@ pub(super) mod tests {
         );
         assert_eq!(
             op(&bytes(47, &[&longs([9, 10, 11, 12, 13, 14, 0])])),
-            Op::Copy { handle: 9, offset: 10, to_handle: 12, to_offset: 13, bytes: 14, flags: 0 }
+            Op::Copy {
+                handle: 9,
+                offset: 10,
+                target: NodeId(11),
+                to_handle: 12,
+                to_offset: 13,
+                bytes: 14,
+                flags: 0
+            }
         );
         let with_data =
             bytes(39, &[&longs([9]), &words([0, 0x4004_5705]), &longs([1]), &words([3, 0]), b"abcd"]);

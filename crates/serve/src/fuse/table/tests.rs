@@ -211,6 +211,33 @@ fn regression_sets_of_one_write_do_not_add_up() {
     });
 }
 
+/// Linux reads no count for pages of its own: after a part of them the rest was lost, and fsync said nothing.
+#[test]
+fn regression_pages_that_find_no_room_are_an_error() {
+    with_file(async |table, number, [file, other]| {
+        let large = vec![7; 1 << 20];
+        let fill = async |from| {
+            let mut at = 0;
+            while let Ok((count, _)) = table.write(file, at, &large, from, false).await
+                && count > 0
+            {
+                at += u64::from(count);
+            }
+            at
+        };
+        // So much is left that a part of a request fits.
+        let full = fill(From::Program).await;
+        let changes = SetAttr { size: Some(full - 300_000), ..SetAttr::default() };
+        table.set_attr(number, changes, SetTime::Omit, SetTime::Omit).await.unwrap();
+        table.vfs().sync_all().await.unwrap();
+        table.vfs().sync_all().await.unwrap();
+        let at = full.next_multiple_of(PAGE) - 303_104;
+        assert_eq!(table.write(other, at, &large, From::Pages, false).await.map(drop), Err(Errno::ENOSPC));
+        let (_, size) = seen(&table, number, other).await;
+        assert!(size > at && size < at + (1 << 20), "a part of it fits");
+    });
+}
+
 /// A power cut takes what a file withholds; what is written after it is only a part of a set. It was released as one.
 #[test]
 fn regression_a_set_that_spans_a_cut_is_not_released() {
@@ -273,7 +300,7 @@ fn a_listing_is_of_when_its_reading_began() {
         table.remove(&CALLER, ROOT, b"b", false).await.unwrap();
         assert_eq!(table.listing(dir, false).await.unwrap(), first);
         let gone = first.iter().find(|entry| &*entry.name == b"b").unwrap();
-        assert_eq!(table.entry(ROOT, gone).await, None);
+        assert_eq!(table.entry(ROOT, gone).await, Err(Errno::ENOENT));
         assert_eq!(table.listing(dir, true).await.unwrap().len(), 2);
         table.clear().await;
         table.vfs().unmount().await.unwrap();
