@@ -465,7 +465,8 @@ impl<'a> Boot<'a> {
             self.situation = situation;
             self.variants.clear();
             for torn in combinations(&cells, &mut self.random) {
-                let media = cut(sim, &torn);
+                let media =
+                    caught(|| cut(sim, &torn)).map_err(|fault| found(sim, fault, &torn, Vec::new()))?;
                 let digest = media.digest();
                 self.counts.states += 1;
                 if !self.known.contains_key(&digest) {
@@ -529,11 +530,14 @@ impl<'a> Boot<'a> {
         let mut walk = recovery;
         let mut done = 0;
         for cut in cuts {
-            while done < cut.step {
-                walk.advance();
-                done += 1;
-            }
-            nested.push((cut, walk.cut(cut.torn)));
+            let media = caught(|| {
+                while done < cut.step {
+                    walk.advance();
+                    done += 1;
+                }
+                walk.cut(cut.torn)
+            });
+            nested.push((cut, media.inspect_err(|_| path.push(cut))?));
         }
         let device = caught(|| walk.finish().0)?;
         let found = contents(&device);

@@ -241,9 +241,9 @@ impl Pair {
         Self::new(spec, device, false)
     }
 
-    /// As [`Self::wake`], but the recovery is first cut so often.
-    fn wake_cut(spec: &WorldSpec, media: Media, nested: &[NestedCut]) -> Result<Self, Fault> {
-        let media = nested.iter().try_fold(media, |media, cut| {
+    /// The medium after recoveries that were cut, each from what the one before has left.
+    fn cut_again(spec: &WorldSpec, media: Media, nested: &[NestedCut]) -> Result<Media, Fault> {
+        nested.iter().try_fold(media, |media, cut| {
             caught(|| {
                 let mut pair = Self::begin_recovery(spec, media);
                 while pair.events < cut.step && !pair.ftl.is_ready() && pair.step().is_some() {}
@@ -251,8 +251,7 @@ impl Pair {
                 let torn = vec![cut.torn; pair.device.interrupted(now).len()];
                 cut_device(&pair.device, now, &torn)
             })
-        })?;
-        Self::wake(spec, media)
+        })
     }
 
     fn tell(&mut self, now: Instant, input: Input) {
@@ -547,6 +546,7 @@ fn live(
     let mut run = Run::new(spec, pair, asks);
     let mut oracle = Oracle::new(policy(spec));
     let mut known: BTreeMap<u64, Vec<Content>> = BTreeMap::new();
+    let mut known_nested = BTreeSet::new();
     let (mut chosen, mut offers) = (None, 0);
     let nested_fault = |run: &Run, torn: &[Torn], nested: &[NestedCut], fault| {
         let (cut, torn, nested) = (run.pair.events, torn.to_vec(), nested.to_vec());
@@ -585,8 +585,12 @@ fn live(
                     if !nested.is_empty() {
                         let why = |why| nested_fault(&run, &torn, &nested, why);
                         counts.states += nested.len() as u64;
-                        counts.distinct_nested += nested.len() as u64;
-                        let other = Pair::wake_cut(spec, media, &nested).map_err(why)?.contents();
+                        let media = Pair::cut_again(spec, media, &nested).map_err(why)?;
+                        // Of cuts inside one another the last one is judged.
+                        let is_new = known_nested.insert(media.digest());
+                        counts.distinct += u64::from(is_new);
+                        counts.distinct_nested += u64::from(is_new);
+                        let other = Pair::wake(spec, media).map_err(why)?.contents();
                         if let Some(at) = (0..other.len()).find(|&at| other[at] != contents[at]) {
                             return Err(why(Fault::NotIdempotent { lpn: Lpn(at as u64) }));
                         }
@@ -606,7 +610,8 @@ fn live(
         if carry.below(offers) == 0 {
             let cells = run.pair.device.interrupted(now).len();
             let torn: Vec<Torn> = (0..cells).map(|_| TORN[carry.below(3) as usize]).collect();
-            chosen = Some(cut_device(&run.pair.device, now, &torn));
+            let media = caught(|| cut_device(&run.pair.device, now, &torn));
+            chosen = Some(media.map_err(|why| fault(&run, &torn, why))?);
         }
         if asked.is_some_and(|token| token.cut == run.pair.events)
             && asked.is_some_and(|token| !token.torn.is_empty())
@@ -736,7 +741,7 @@ fn drawing(spec: &WorldSpec, found: &Found, run: &Run) -> String {
         _ => None,
     };
     let media = cut_device(&run.pair.device, run.cut_instant(), &found.torn);
-    if let Ok(after) = Pair::wake_cut(spec, media, &found.nested) {
+    if let Ok(after) = Pair::cut_again(spec, media, &found.nested).and_then(|media| Pair::wake(spec, media)) {
         let seen = after.contents();
         out += &draw(&run.log, run.log.position(), policy(spec), |lpn| observed(&seen, lpn), violation);
     }

@@ -197,11 +197,11 @@ pub(crate) fn live<'a, R: Ruled<'a>>(
                 None => Vec::new(),
             };
             if !cuts.is_empty() {
-                let again = held(|| wake_again(&host, &after, media, &cuts));
-                again.map_err(|fault| violation(&host, &torn, &cuts, fault))?;
+                let again = held(|| wake_again(&host, &after, media, &cuts, &mut known));
+                let found = again.map_err(|fault| violation(&host, &torn, &cuts, fault))?;
                 counts.states += cuts.len() as u64;
-                counts.distinct += cuts.len() as u64;
-                counts.distinct_nested += cuts.len() as u64;
+                counts.distinct += found;
+                counts.distinct_nested += found;
             }
             if asked.is_some() {
                 return Ok(host);
@@ -272,26 +272,30 @@ fn wake<'a, R: Ruled<'a>>(host: &R, media: &Media) -> Result<R, String> {
     host.after(device)
 }
 
-/// The same, where the recovery is cut, and the recovery from that, and so on; what is seen must not depend on it.
+/// The same, where the recovery is cut, and the recovery from that, and so on; what is seen must not depend on it. Returns how many of
+/// the media are not known yet.
 fn wake_again<'a, R: Ruled<'a>>(
     host: &R,
     straight: &R,
     mut media: Media,
     cuts: &[NestedCut],
-) -> Result<(), String> {
+    known: &mut BTreeSet<u64>,
+) -> Result<u64, String> {
     let spec = host.core().spec;
+    let mut found = 0;
     for cut in cuts {
         let mut recovery = Recovery::begin(&spec.config, spec.options(), media);
         (0..cut.step).for_each(|_| {
             recovery.advance();
         });
         media = recovery.cut(cut.torn);
+        found += u64::from(known.insert(media.digest()));
         match straight.sees_the_same(&wake(host, &media)?) {
             true => {}
             false => return Err("a recovery that was cut leads to another state".into()),
         }
     }
-    Ok(())
+    Ok(found)
 }
 
 /// Draws cuts of a recovery, one inside the other; mostly none.

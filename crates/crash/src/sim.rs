@@ -72,6 +72,8 @@ pub struct Sim {
     log: Log,
     /// What each unit reads as once every accepted command has taken effect.
     model: Vec<Payload>,
+    /// What each unit read as before the last command that changed it, which the device may still be taking over.
+    before: Vec<Option<(OpIx, u64)>>,
     /// Whether each unit has a content, as a source of a SHARE needs one.
     mapped: Vec<bool>,
     /// With a block layer: content of each unit at the beginning.
@@ -129,6 +131,7 @@ impl Sim {
             agenda: Agenda::default(),
             effects: Vec::new(),
             log,
+            before: vec![None; units as usize],
             model,
             mapped,
             first,
@@ -320,13 +323,30 @@ impl Sim {
         if op.verb == Verb::Read {
             let (first, end) = self.touched(&op);
             let now_visible = |unit| self.device.peek(Lpn(unit)).unwrap_or_default().identity();
-            self.expected[number as usize] = Some((first..end).map(now_visible).collect());
+            let visible: Vec<u64> = (first..end).map(now_visible).collect();
+            let wrong =
+                (first..).zip(&visible).find(|(unit, visible)| !self.may_read_as(*unit as usize, **visible));
+            if let Some((unit, _)) = wrong {
+                self.misbehaviour.get_or_insert(Misbehaviour::WrongRead { op: number, lpn: Lpn(unit) });
+            }
+            self.expected[number as usize] = Some(visible);
             if self.looks_up_late {
                 let units = self.versions[first as usize..end as usize].iter();
                 self.newer[number as usize] = Some(units.map(|unit| unit.len().saturating_sub(1)).collect());
             }
         }
         self.device.command(now, command, &mut self.effects);
+    }
+
+    /// Whether a unit may read as this now: as what was accepted last, or as before that while it has not completed.
+    fn may_read_as(&self, unit: usize, visible: u64) -> bool {
+        let lpn = Lpn(unit as u64);
+        let is_before =
+            |(op, before): (OpIx, u64)| visible == before && self.log.op(op).completed().is_none();
+        visible == self.model[unit].identity()
+            || self.before[unit].is_some_and(is_before)
+            || self.has_lost_writes
+            || self.device.has_lost(lpn) && self.is_worn_out()
     }
 
     /// Passes an input to the block layer and carries out its wishes.
@@ -499,10 +519,7 @@ impl Sim {
             for unit in first..end {
                 let Some(payload) = self.merged(&op, unit) else { continue };
                 units.push((Lpn(unit), Content::from(&payload)));
-                if self.layer.is_some() || self.looks_up_late {
-                    self.versions[unit as usize].push((log_op, payload.identity()));
-                }
-                self.model[unit as usize] = payload;
+                self.set(unit, log_op, payload);
                 self.mapped[unit as usize] = op.verb == Verb::Write || self.is_part(&op, unit);
             }
         }
@@ -534,13 +551,18 @@ impl Sim {
         let mut units = Vec::with_capacity(pairs.len());
         for ((dst, _), payload) in pairs.into_iter().zip(bound) {
             units.push((Lpn(dst), Content::from(&payload)));
-            if self.layer.is_some() || self.looks_up_late {
-                self.versions[dst as usize].push((log_op, payload.identity()));
-            }
-            self.model[dst as usize] = payload;
+            self.set(dst, log_op, payload);
             self.mapped[dst as usize] = true;
         }
         self.log.accept(log_op, seq, units);
+    }
+
+    fn set(&mut self, unit: u64, log_op: OpIx, payload: Payload) {
+        if self.layer.is_some() || self.looks_up_late {
+            self.versions[unit as usize].push((log_op, payload.identity()));
+        }
+        let before = std::mem::replace(&mut self.model[unit as usize], payload);
+        self.before[unit as usize] = Some((log_op, before.identity()));
     }
 
     /// Returns what `unit` reads as after `op`; `None` if the operation does not change it.
