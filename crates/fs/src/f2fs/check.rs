@@ -12,7 +12,7 @@ use super::appended::map::is_unwritten;
 use super::chain::synced;
 use super::error::{Error, Result};
 use super::layout::dentry::{self, Entry, LEVELS_MAX, Slots};
-use super::layout::node::{self, Footer, INODE_WORDS, Inode, Kind, NODE_WORDS, inline};
+use super::layout::node::{self, Extent, Footer, INODE_WORDS, Inode, Kind, NODE_WORDS, inline};
 use super::layout::summary::Owner;
 use super::layout::tables::{NatEntry, SitEntry};
 use super::layout::{Addr, Log, Nid, SEGMENT_BLOCKS, SegNo, Superblock, xattr};
@@ -309,6 +309,12 @@ impl Checker {
             let (nid, says) = (inode.nid, inode.blocks);
             self.problem("inode-blocks", format!("inode {nid} counts {says} blocks, found {blocks}"));
         }
+        // Linux reads by it, without the nodes.
+        if inode.kind() == Kind::Regular && !inode.extent.is_in(&data) {
+            let (nid, Extent { index, addr, blocks }) = (inode.nid, inode.extent);
+            let what = format!("{blocks} blocks from block {index} on are at {addr}, its nodes differ");
+            self.problem("extent", format!("inode {nid} says that {what}"));
+        }
         match inode.kind() {
             Kind::Directory => self.directory(inode, reference, &data).await?,
             Kind::Regular | Kind::Symlink if inode.has_inline(inline::DATA) => {
@@ -459,7 +465,16 @@ impl Checker {
         let ino = dir.nid;
         for entry in slots.entries(room) {
             let entry = match entry {
-                Ok((_, entry)) => entry,
+                Ok((slot, entry)) => {
+                    if !slots.are_taken(room, slot, entry.name.len()) {
+                        let name = entry.name.escape_ascii();
+                        self.problem(
+                            "entry",
+                            format!("\"{name}\" in directory {ino} is in slots that are free"),
+                        );
+                    }
+                    entry
+                }
                 Err(error) => {
                     self.problem("entry", format!("directory {ino}: {error}"));
                     continue;

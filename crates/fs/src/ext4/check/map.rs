@@ -54,7 +54,19 @@ impl Checker {
                         let block = self.volume.block(child.child).await?;
                         let decoded = Node::decode(&block, &place, inode.seed(&geometry), &geometry);
                         match unless_port(decoded)? {
-                            Ok(node) => todo.push((node, place)),
+                            Ok(node) => {
+                                // Linux refuses any other first block; a leaf may be empty.
+                                if let Some(begin) =
+                                    node.first().filter(|begin| u64::from(*begin) != place.range.start)
+                                {
+                                    let (at, expected) = (child.child, place.range.start);
+                                    self.problem(
+                                        "extent",
+                                        format!("{owner}, block {at} begins with block {begin} of the file, its index says {expected}"),
+                                    );
+                                }
+                                todo.push((node, place));
+                            }
                             Err(what) => {
                                 let at = child.child;
                                 self.problem("extent", format!("{owner}, block {at}: {what}"));

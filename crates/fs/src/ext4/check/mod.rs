@@ -547,7 +547,9 @@ impl Checker {
         let mut lost: BTreeSet<Ino> = BTreeSet::new();
         let mut problems = Vec::new();
         for (&ino, found) in &self.inodes {
-            if self.is_hidden(ino) || (self.orphans.contains(&ino) && found.names == 0) {
+            // A mount frees orphans without links, and only those.
+            let is_freed = self.orphans.contains(&ino) && found.names == 0 && found.links == 0;
+            if self.is_hidden(ino) || is_freed {
                 continue;
             }
             if found.kind != Some(Kind::Directory) {

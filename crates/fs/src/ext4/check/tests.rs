@@ -1,7 +1,7 @@
 //! Tests with a volume that has some of everything, whole and broken.
 
 use super::super::layout::dirent::{self, Entry};
-use super::super::layout::extent::{Entries, Extent, Index, Node};
+use super::super::layout::extent::{Entries, Extent, Index, Node, Place};
 use super::super::layout::group::GroupDesc;
 use super::super::layout::htree;
 use super::super::layout::inode::{Inode, flags};
@@ -334,7 +334,7 @@ fn a_volume_with_some_of_everything_is_good() {
 #[test]
 fn planted_damage_of_each_kind_is_found() {
     type Damage = fn(&Bench);
-    let damages: [(&str, &str, Damage); 55] = [
+    let damages: [(&str, &str, Damage); 57] = [
         ("group", "the checksum of group 0", |it| it.change_block(Addr(1), |block| block[0x3c] ^= 1)),
         ("group-count", "free blocks", |it| it.change_desc(|desc| desc.free_blocks += 1)),
         ("group-count", "free inodes", |it| it.change_desc(|desc| desc.free_inodes -= 1)),
@@ -385,6 +385,15 @@ fn planted_damage_of_each_kind_is_found() {
         ("link", "link 15 has 99 bytes", |it| it.change_inode(SLOW_LINK, |inode| inode.size = 99)),
         ("extent", "an extent node begins with", |it| it.change_inode(FILE, |inode| inode.block[0] = 0)),
         ("extent", "block 3000", |it| it.change_block(it.contents(FILE), |block| block[2] = 200)),
+        ("extent", "begins with block 1 of the file, its index says 0", |it| {
+            let (seed, at) = (it.inode(FILE).seed(&it.geometry), it.contents(FILE));
+            let (mut block, place) = (it.block(at), Place { depth: 0, range: 0..u64::from(u32::MAX) });
+            let mut leaf = Node::decode(&block, &place, seed, &it.geometry).unwrap();
+            let Entries::Leaf(extents) = &mut leaf.entries else { panic!("a leaf") };
+            extents[0].first = 1;
+            leaf.encode(&mut block, seed, &it.geometry);
+            it.put_block(at, &block);
+        }),
         ("address", "inode 20 has its block 1", |it| {
             it.change_inode(OLD_FILE, |inode| inode.set_word(1, 70_000));
         }),
@@ -480,6 +489,13 @@ fn planted_damage_of_each_kind_is_found() {
         }),
         ("superblock", "4000 of 4096 blocks are reserved", |it| {
             it.change_superblock(|sb| sb.reserved_blocks = 4000);
+        }),
+        ("unreachable", "inode 20 has no name", |it| {
+            it.change_root(|room| {
+                let at = it.record(room, "old");
+                room[at..at + 4].fill(0);
+            });
+            it.change_superblock(|sb| sb.last_orphan = OLD_FILE);
         }),
         ("orphan", "orphan 20 has 1 names", |it| {
             it.change_inode(OLD_FILE, |inode| inode.links = 0);

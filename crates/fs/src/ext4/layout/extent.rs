@@ -131,6 +131,14 @@ impl Node {
         Ok(node)
     }
 
+    /// First block of the file of its first entry.
+    pub fn first(&self) -> Option<u32> {
+        match &self.entries {
+            Entries::Leaf(extents) => extents.first().map(|extent| extent.first),
+            Entries::Index(children) => children.first().map(|child| child.first),
+        }
+    }
+
     /// Whether a node that was decoded before fits this place in the tree.
     pub fn fits(&self, place: &Place) -> bool {
         let range = match &self.entries {

@@ -51,6 +51,11 @@ impl Slots {
         (0..self.count).all(|slot| !slot_bit(room, slot))
     }
 
+    /// Whether all slots of a name are in use.
+    pub fn are_taken(self, room: &[u8], slot: usize, name_bytes: usize) -> bool {
+        (slot..slot + Self::needed(name_bytes)).all(|slot| slot_bit(room, slot))
+    }
+
     /// All entries of a room, each with its first slot. An entry that contradicts the format ends the walk with an error.
     pub fn entries(self, room: &[u8]) -> impl Iterator<Item = Result<(usize, Entry)>> + '_ {
         self.raw(room).map(|raw| raw.map(|raw| (raw.slot, raw.entry())))
@@ -251,6 +256,16 @@ pub fn bucket(level: u32, dir_level: u8, hash: u32) -> std::ops::Range<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_name_needs_all_of_its_slots() {
+        let entry = Entry { hash: 1, ino: Nid(9), kind: Some(Kind::Regular), name: vec![b'n'; 20] };
+        let mut room = vec![0; Slots::BLOCK.bytes];
+        Slots::BLOCK.insert(&mut room, 5, &entry);
+        assert!(Slots::BLOCK.are_taken(&room, 5, 20) && !Slots::BLOCK.are_taken(&room, 5, 25));
+        set_slot_bit(&mut room, 7, false);
+        assert!(!Slots::BLOCK.are_taken(&room, 5, 20) && Slots::BLOCK.are_taken(&room, 5, 16));
+    }
 
     #[test]
     fn a_block_has_214_slots() {

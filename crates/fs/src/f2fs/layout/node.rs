@@ -141,6 +141,17 @@ pub struct Extent {
     pub blocks: u32,
 }
 
+impl Extent {
+    /// Whether all of it is in these blocks of the file, each of which is given once, with its number and its address.
+    pub fn is_in(self, data: &[(u64, Addr)]) -> bool {
+        let is_of = |&&(index, addr): &&(u64, Addr)| {
+            let at = index.checked_sub(self.index.into()).filter(|at| *at < self.blocks.into());
+            at.is_some_and(|at| u64::from(self.addr.0) + at == u64::from(addr.0))
+        };
+        data.iter().filter(is_of).count() as u64 == u64::from(self.blocks)
+    }
+}
+
 /// An inode. The fields have been decoded or are to be encoded; addresses stay in the block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inode {
@@ -593,6 +604,19 @@ pub fn blocks_max(addresses: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_extent_agrees_with_the_addresses_or_not() {
+        let data: Vec<(u64, Addr)> =
+            [(9, 500), (4, 100), (5, 101), (6, 102), (7, 200)].map(|(at, addr)| (at, Addr(addr))).into();
+        let extent = |index, addr, blocks| Extent { index, addr: Addr(addr), blocks };
+        assert!(
+            [extent(4, 100, 3), extent(5, 101, 1), Extent::default()].iter().all(|known| known.is_in(&data))
+        );
+        for wrong in [extent(4, 100, 4), extent(4, 101, 2), extent(3, 99, 2), extent(u32::MAX, u32::MAX, 2)] {
+            assert!(!wrong.is_in(&data), "{wrong:?}");
+        }
+    }
 
     #[test]
     fn paths_number_nodes_as_the_format_says() {
