@@ -611,7 +611,7 @@ fn kill_children() {
 
 fn shown(status: Option<ExitStatus>) -> String {
     match status {
-        None => "it takes too long".into(),
+        None => "it took longer than --timeout".into(),
         Some(status) => match status.code() {
             Some(code) => format!("exit code {code}"),
             None => status.to_string(),

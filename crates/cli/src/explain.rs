@@ -42,7 +42,7 @@ const NAMED: usize = 3;
   weir explain job.fio --device sata-mlc --overwrite 2 --kind write --slowest 1%
   weir explain job.fio --device sata-mlc --overwrite 2 --request 4711      its timeline
   weir explain job.fio --device sata-mlc --block-layer deadline,depth=8    what the block layer takes of it
-  weir explain job.fio --device qblke --host-ftl pblk                      what the host FTL takes of it
+  weir explain job.fio --device qblke --host-ftl pblk --fill 0.1           what the host FTL takes of it
   weir explain scenarios/first-look.toml --output json
 
 The state of the device, --seed, --device, --block-layer and --host-ftl are for job files: a scenario has its own.

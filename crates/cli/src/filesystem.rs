@@ -1,7 +1,7 @@
 //! `weir mkfs` and `weir fsck`: file systems in image files.
 
 use crate::devices::{size, table};
-use crate::error::{Failure, Outcome};
+use crate::error::{Failure, Outcome, say};
 use crate::json;
 use crate::options::ShapeArgs;
 use crate::output::{print, temporary, thousands};
@@ -15,6 +15,7 @@ use flashweir_fs::port::{BLOCK_BYTES, BlockPort, Image, PortError, SegmentImage,
 use flashweir_fs::{Kind, NewVolume, alfs, ext4, f2fs};
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::SystemTime;
@@ -172,7 +173,7 @@ fn random_uuid() -> Outcome<[u8; 16]> {
     use std::io::Read as _;
     let mut bytes = [0; 16];
     let source = "/dev/urandom";
-    let read = std::fs::File::open(source).and_then(|mut file| file.read_exact(&mut bytes));
+    let read = File::open(source).and_then(|mut file| file.read_exact(&mut bytes));
     read.map_err(|error| Failure::Run(format!("{source}: {error}; --uuid gives the identity")))?;
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
@@ -302,6 +303,11 @@ impl VolumeArgs {
         create: impl FnOnce(&Path) -> Result<Box<dyn BlockPort>, PortError>,
     ) -> Outcome {
         let (path, shown) = (&self.image, self.image.display());
+        // A mount would replace the new volume by its own at its end.
+        let replaced = File::open(path).ok();
+        if replaced.as_ref().is_some_and(is_mounted) {
+            return Err(Failure::Run(format!("{shown}: another process uses it")));
+        }
         let part = Part(temporary(path, "part"));
         let image = create(&part.0).map_err(|error| Failure::Run(format!("{shown}: {error}")))?;
         let made = block_on(kind.mkfs(&*image, &new)).map_err(|error| failure(path, error))?;
@@ -309,6 +315,11 @@ impl VolumeArgs {
             .map_err(|error| Failure::Run(format!("{shown} cannot be written: {error}")))?;
         print(&format!("{shown}: {}; weir fsck {shown}\n", described(kind, &made)))
     }
+}
+
+/// Whether a mount uses an image; a lock that is taken here lasts as long as the file is open.
+fn is_mounted(image: &File) -> bool {
+    matches!(image.try_lock_shared(), Err(TryLockError::WouldBlock))
 }
 
 /// A file that is removed unless it was renamed.
@@ -348,6 +359,9 @@ pub(crate) fn fsck(args: &FsckArgs) -> Outcome {
         Some(segments) => Rc::new(segments),
         None => Rc::new(Image::open(path, false).map_err(Failure::usage)?),
     };
+    if File::open(path).is_ok_and(|file| is_mounted(&file)) {
+        say(format!("{shown} is mounted: this is what it held before"));
+    }
     let kind = block_on(Kind::find(&*image)).and_then(|found| found).map_err(|error| failure(path, error))?;
     if args.segments && kind != Kind::Alfs {
         let kind = kind.title();

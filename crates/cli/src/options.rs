@@ -267,7 +267,7 @@ impl PatternArg {
   weir fio job.fio --device sata-mlc --overwrite 2                  a device that has been in use
   weir fio job.fio --device sata-mlc --output json --out fio.json        for fio-plot
   weir fio job.fio --device sata-mlc --report figures.html
-  weir fio job.fio --device qblke --host-ftl qblke,rings=4          a host FTL above an open channel
+  weir fio job.fio --device qblke --host-ftl qblke,rings=4 --fill 0.1       a host FTL above an open channel
 
 The device is full before the job starts, as fio's files are laid out before it reads them. Job files are fio's own: \
 sections, [global], stonewall, numjobs, runtime and so on; what has no meaning on a simulated device is warned about.")]
@@ -319,7 +319,7 @@ impl ReadArgs {
 Under `original` and `scaled` timing a request starts when the trace says, and its latency counts from there, also if \
 the device is not able to keep up. Under `closed` the times of the trace are ignored.")]
 pub(crate) struct ReplayArgs {
-    /// The trace
+    /// The trace, which may be compressed by gzip or zstd; `-` is standard input
     #[arg(value_name = "TRACE")]
     pub(crate) trace: PathBuf,
     #[command(flatten)]
@@ -362,7 +362,7 @@ impl ReplayArgs {
 pub(crate) enum TraceCommand {
     /// Sum up a trace: requests, bytes, footprint, duration
     Info {
-        /// The trace
+        /// The trace, which may be compressed by gzip or zstd; `-` is standard input
         #[arg(value_name = "TRACE")]
         trace: PathBuf,
         #[command(flatten)]

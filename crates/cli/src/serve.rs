@@ -11,7 +11,7 @@ use crate::perfetto::TimelineFile;
 use crate::progress::Bar;
 use crate::top;
 use crate::top::control_of;
-use crate::values::span;
+use crate::values::{span, whole};
 use clap::Args;
 use flashweir_core::Bytes;
 use flashweir_core::units::LBA_BYTES;
@@ -58,16 +58,16 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "PATH", help_heading = "Where clients connect")]
     control: Option<PathBuf>,
     /// Connections at once
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = whole::<u32>(1, 4096))]
     connections: u32,
     /// Drop a client that stalls for this many seconds in the middle of a message
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = whole::<u32>(1, 86_400))]
     patience: u32,
     /// How fast virtual time passes: real, max, or a factor
     #[arg(long, value_name = "SPEED", default_value = "real")]
     speed: Speed,
     /// Microseconds before a deadline, and after a request, in which the server does not sleep
-    #[arg(long, value_name = "µs", default_value_t = 150, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    #[arg(long, value_name = "µs", default_value_t = 150, value_parser = whole::<u32>(0, 1_000_000))]
     spin: u32,
     /// Memory for the contents of a device in memory; the rest is in an unnamed file in $TMPDIR, which disappears with the server [default:
     /// all of it in memory]
@@ -159,6 +159,12 @@ pub(crate) struct RerunArgs {
 
 /// `weir serve`.
 pub(crate) fn serve(args: &ServeArgs, cancel: &AtomicBool) -> Outcome {
+    if let Some(path) = args.control.as_ref().filter(|path| args.listen.unix.contains(path)) {
+        let path = path.display();
+        return Err(Failure::Usage(format!(
+            "--control cannot be {path}: --unix is that socket: expected another"
+        )));
+    }
     let endpoints = args.listen.endpoints()?;
     let (keys, tls) = args.listen.tls()?;
     let disks = disks(args, cancel)?;

@@ -275,6 +275,9 @@ pub(crate) fn command(args: &SqliteArgs, cancel: &AtomicBool) -> Outcome {
     if let Some(path) = &args.results.out {
         check(path)?;
     }
+    if args.runtime == Some(Duration::ZERO) {
+        return Err(Failure::Usage("--runtime cannot be `0s`: expected more than 0".into()));
+    }
     let setups = args.setups()?;
     let pool = Pool { jobs: args.results.jobs, quiet: args.results.quiet, cancel };
     let name = |at: usize| {

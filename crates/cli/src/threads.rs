@@ -8,7 +8,7 @@ use crate::options::ShapeArgs;
 use crate::output::print;
 use crate::progress::Bar;
 use crate::top::control_of;
-use crate::values::bound;
+use crate::values::{bound, whole};
 use clap::{Args, ValueEnum};
 use flashweir_core::Bytes;
 use flashweir_core::units::LBA_BYTES;
@@ -56,13 +56,13 @@ pub(crate) struct ThreadsArgs {
     #[arg(long, value_name = "SIZE", value_parser = bound)]
     memory: Option<Bytes>,
     /// Share of the medium that a new disk keeps from its users, percent [default: 11]
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=90))]
+    #[arg(long, value_name = "PERCENT", value_parser = whole::<u32>(1, 90))]
     spare: Option<u32>,
     /// FTL: a step on the way from pblk to QBLKe; each step includes those before it
     #[arg(long, value_enum, default_value_t = Ftl::Qblke)]
     ftl: Ftl,
     /// Number of CPUs that have a ring of their own [default: all CPUs]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=128))]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1, 128))]
     cpus: Option<u32>,
     #[command(flatten)]
     listen: ListenArgs,
@@ -76,13 +76,13 @@ pub(crate) struct ThreadsArgs {
     #[arg(long, conflicts_with = "memory")]
     worst: bool,
     /// Connections at once
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = whole::<u32>(1, 1024))]
     connections: u32,
     /// Drop a client that stalls for this many seconds in the middle of a message
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = whole::<u32>(1, 86_400))]
     patience: u32,
     /// Microseconds after a request in which a connection's thread does not sleep
-    #[arg(long, value_name = "µs", default_value_t = 50, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    #[arg(long, value_name = "µs", default_value_t = 50, value_parser = whole::<u32>(0, 1_000_000))]
     spin: u32,
     #[command(flatten)]
     shape: ShapeArgs,

@@ -40,7 +40,10 @@ fn line(error: &clap::Error) -> String {
         ErrorKind::InvalidSubcommand => {
             let command = text(ContextKind::InvalidSubcommand).unwrap_or_default();
             let hint = near(ContextKind::SuggestedSubcommand);
-            let hint = if hint.is_empty() { "; weir --help lists the commands".to_owned() } else { hint };
+            // Of `weir crash` or of `weir`.
+            let above = std::env::args().nth(1).filter(|first| *first != command);
+            let above = above.map_or("weir".to_owned(), |first| format!("weir {first}"));
+            let hint = if hint.is_empty() { format!("; {above} --help lists the commands") } else { hint };
             format!("unknown command `{command}`{hint}")
         }
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
@@ -61,6 +64,8 @@ fn line(error: &clap::Error) -> String {
             let other = text(ContextKind::PriorArg).unwrap_or_default();
             match other == argument {
                 true => format!("{option} is given more than once"),
+                // The argument that conflicts is a command.
+                false if option.is_empty() => format!("{other} cannot be used with a command behind it"),
                 false => format!("{option} cannot be used with {other}"),
             }
         }

@@ -15,10 +15,17 @@ pub(crate) fn whole<T: TryFrom<u64>>(least: u64, most: u64) -> impl Fn(&str) -> 
     move |text| {
         let number = text.parse().ok().filter(|number| (least..=most).contains(number));
         number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| match most {
-            u64::MAX => format!("expected a whole number of {least} or more"),
+            // A number that is too large is told how large it may be.
+            u64::MAX if !is_digits(text) || text.parse::<u64>().is_ok() => {
+                format!("expected a whole number of {least} or more")
+            }
             _ => format!("expected a whole number from {least} to {most}"),
         })
     }
+}
+
+fn is_digits(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// A number from 1 to a reasonable maximum.

@@ -93,6 +93,7 @@ fn replay_on(spec: &WorldSpec, device: Device, history: History, token: &Token) 
         }
     }
     fault = fault.or_else(|| sim.misbehaviour().cloned().map(Fault::Runtime));
+    let ended = sim.events();
     let media = cut(&sim, &token.torn);
     let (after, seen) = after_cut(spec, &sim, media, token);
     fault = fault.or(after);
@@ -100,6 +101,13 @@ fn replay_on(spec: &WorldSpec, device: Device, history: History, token: &Token) 
         fault = sim.misbehaviour().cloned().map(Fault::Runtime);
     }
     let drawing = drawing(spec, &sim, token, &seen, fault.as_ref());
+    let drawing = match ended < token.cut && fault.is_none() {
+        true => format!(
+            "the power fails at the end: the run has {ended} events, the token says {}\n{drawing}",
+            token.cut
+        ),
+        false => drawing,
+    };
     Replayed { fault, drawing }
 }
 

@@ -197,6 +197,9 @@ impl Plan {
                  expected ext4 that journals data, or either format where it uses SHARE"
                     .into())
             }
+            (OrderMode::None, _) if self.planted == Some(PlantedBug::LazyCommit) && !has_barriers => {
+                Err("planted lazy-commit needs a format with order".into())
+            }
             (OrderMode::None, _) => Ok(()),
             (order, JournalMode::BatchAtomic) => Err(format!(
                 "order {} has no sync to order with journal batch-atomic: expected order none",

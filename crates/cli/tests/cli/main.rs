@@ -60,12 +60,13 @@ const ZEROS: &str = match std::str::from_utf8(&[0; 8192]) {
 };
 
 /// Files that stand in the directory of every test.
-const FILES: [(&str, &str); 30] = [
+const FILES: [(&str, &str); 31] = [
     ("placed.fio", "[p]\nfdp=1\nfdp_pli=3\nrw=write\nbs=64k\nsize=64m\n"),
     ("zoned.fio", "[z]\nzonemode=zbd\nzonesize=16m\nrw=write\nbs=64k\nsize=64m\n"),
     ("strided.fio", "[z]\nzonesize=16m\nrw=write\nbs=64k\nsize=64m\n"),
     ("share.fio", "[s]\nrw=write\nbs=64k\nsize=16m\noffset=64m\nshare_from=0\n"),
     ("share.log", "fio version 3 iolog\n0 /f add\n1 /f write 0 8192\n9 /f share 81920 8192 0\n"),
+    ("again.fio", "[j]\nrw=write\nsize=4m\n"),
     ("job.fio", "[j]\nrw=randread\nbs=4k\niodepth=4\nsize=64m\nnumber_ios=2000\n"),
     ("option.fio", "[j]\nrw=randread\niodept=4\n"),
     ("value.fio", "[j]\nrw=randread\n\nbs=700\n"),
@@ -99,7 +100,7 @@ const FILES: [(&str, &str); 30] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 297] = [
+const BAD: [(&str, &str); 305] = [
     ("threads", "missing: <FILE>"),
     ("threads nosuch.weir", "nosuch.weir: there is no such file; --create SIZE makes one"),
     (
@@ -254,7 +255,7 @@ const BAD: [(&str, &str); 297] = [
     ("import mqsim config.xml", "config.xml: Host_Parameter_Set is missing in Execution_Parameter_Set (line 1)"),
     ("import mqsim broken.xml", "broken.xml: not an XML file: the root node was opened but never closed"),
     ("import mqsim config.xml --workload w.xml", "missing: --out-dir <DIR>"),
-    ("import femu x", "unknown command `femu`; weir --help lists the commands"),
+    ("import femu x", "unknown command `femu`; weir import --help lists the commands"),
     ("files --device rflush", "missing: <WORKLOAD[,VARIABLE=VALUE...]>..."),
     ("files varmail", "missing: --device <PRESET|FILE.toml>"),
     ("files linkbench,nodes=5 --device rflush", "nodes is 5: expected 100 to 4294967296"),
@@ -406,6 +407,14 @@ const BAD: [(&str, &str); 297] = [
     ("replay share.log --device share-960evo --set ftl.share.batch=1", "share.log: a remap of 16 sectors is more than one SHARE of this device: expected at most 8 (ftl.share.batch)"),
     ("fio placed.fio --device amf-page", "placed.fio: [p]: `fdp=1` needs a device with `ftl.placement.handles` above 1"),
     ("fio placed.fio --device amf-page --set ftl.placement.handles=2", "placed.fio: [p]: fdp_pli has 3: the device has the handles 0 to 1"),
+    ("files job.fio again.fio --device sata-mlc", "[j] is a section of `job` and of `again`, which would use the same files: expected different names"),
+    ("fio job.fio --device sata-mlc --seed 18446744073709551616", "--seed cannot be `18446744073709551616`: expected a whole number from 0 to 18446744073709551615"),
+    ("serve sata-mlc --unix s --control s", "--control cannot be s: --unix is that socket: expected another"),
+    ("serve sata-mlc --connections 0", "--connections cannot be `0`: expected a whole number from 1 to 4096"),
+    ("sqlite --device sata-mlc --runtime 0s", "--runtime cannot be `0s`: expected more than 0"),
+    ("crash foo", "unknown command `foo`; weir crash --help lists the commands"),
+    ("crash --states 10 files", "--states <N> cannot be used with a command behind it"),
+    ("crash sqlite --planted lazy-commit", "--planted lazy-commit needs a format with order, not ext4"),
     ("crash --states 0", "--states cannot be `0`: expected a whole number of 1 or more"),
     ("mkfs alfs new.img --size 64MiB", "new.img: 64 MiB are too small for segments of 16 MiB: 4 segments, expected 16 or more"),
     ("mkfs alfs new.img --size 1GiB --segment-size 3MiB", "--segment-size cannot be `3MiB`: expected a multiple of 2MiB up to 1GiB, such as 16MiB"),

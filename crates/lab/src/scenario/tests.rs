@@ -707,3 +707,27 @@ fn a_host_ftl_fits_into_one_option() {
         assert_eq!(read(text), Err(error.to_string()));
     }
 }
+
+/// The page for users names every key.
+#[test]
+fn the_reference_of_scenarios_and_devices_is_complete() {
+    fn missing(table: &Table, page: &str, all: &mut Vec<String>) {
+        for (key, value) in table {
+            if ![format!("`{key}`"), format!(".{key}`"), format!("### [{key}]")]
+                .iter()
+                .any(|named| page.contains(named))
+            {
+                all.push(key.clone());
+            }
+            if let Value::Table(table) = value {
+                missing(table, page, all);
+            }
+        }
+    }
+    let page = std::fs::read_to_string("../../docs/scenarios.md").unwrap();
+    let mut all = Vec::new();
+    for table in [shape(HEAD_SHAPE), shape(WORKLOAD_SHAPE), device_shape()] {
+        missing(&table, &page, &mut all);
+    }
+    assert_eq!(all, Vec::<String>::new());
+}
