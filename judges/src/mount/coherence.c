@@ -8,7 +8,11 @@
  * `coherence DIR set-id`: a file of root with mode 6777, which another user may write, loses its set-ID bits at once by each kind of
  * change, for stat and for execve.
  *
- * `coherence DIR limits`: writes beyond the maximum file size and to a full disk fail with the right errors. */
+ * `coherence DIR limits`: writes beyond the maximum file size and to a full disk fail with the right errors.
+ *
+ * `coherence DIR room`: what finds room in part only, written or in memory that is mapped, is reported or there.
+ *
+ * `coherence DIR attributes`: extended attributes fit into buffers of exactly their length. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -16,9 +20,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 enum { BLOCK = 4096, ROUNDS = 400 };
@@ -215,6 +221,71 @@ static void limits(void) {
         fail("rm on a full disk");
 }
 
+static void room(void) {
+    enum { PART = 128 * BLOCK };
+    char *bytes = malloc(PART), *found = malloc(PART);
+    int filler = open("filler", O_RDWR | O_CREAT, 0600);
+    if (!bytes || !found || filler < 0)
+        fail("room");
+    memset(bytes, 'r', PART);
+    off_t full = 0;
+    while (pwrite(filler, bytes, PART, full) == PART && fsync(filler) == 0)
+        full += PART;
+    for (int is_mapped = 0; is_mapped <= 1; is_mapped++) {
+        if (ftruncate(filler, full - (is_mapped + 1) * 75 * BLOCK))
+            fail("less of the filler");
+        sync();
+        sync();
+        int file = open("part", O_RDWR | O_CREAT | O_EXCL, 0600), is_synced;
+        if (file < 0)
+            fail("a file on a disk that is nearly full");
+        if (is_mapped) {
+            if (ftruncate(file, PART))
+                fail("a hole");
+            char *memory = mmap(NULL, PART, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+            if (memory == MAP_FAILED)
+                fail("mmap");
+            memcpy(memory, bytes, PART);
+            is_synced = msync(memory, PART, MS_SYNC) == 0 && fsync(file) == 0;
+            munmap(memory, PART);
+        } else
+            is_synced = pwrite(file, bytes, PART, 0) == PART && fsync(file) == 0;
+        posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+        if (is_synced && (pread(file, found, PART, 0) != PART || memcmp(found, bytes, PART))) {
+            printf("%s: what was synced is not there\n", is_mapped ? "mmap" : "write");
+            exit(1);
+        }
+        close(file);
+        if (unlink("part"))
+            fail("rm of a part");
+    }
+    close(filler);
+    if (unlink("filler"))
+        fail("rm of the filler");
+    sync();
+}
+
+static void attributes(void) {
+    char value[100], found[100];
+    int file = open("attributes", O_RDWR | O_CREAT, 0600);
+    memset(value, 'v', sizeof value);
+    if (file < 0 || fsetxattr(file, "user.name", value, sizeof value, 0))
+        fail("attributes");
+    if (fgetxattr(file, "user.name", NULL, 0) != sizeof value ||
+        fgetxattr(file, "user.name", found, sizeof found) != sizeof value || memcmp(found, value, sizeof value))
+        fail("an attribute of exactly that length");
+    errno = 0;
+    if (fgetxattr(file, "user.name", found, sizeof found - 1) >= 0 || errno != ERANGE)
+        fail("an attribute without room");
+    ssize_t names = flistxattr(file, NULL, 0);
+    if (names < 10 || names > (ssize_t)sizeof found || flistxattr(file, found, names) != names)
+        fail("names of exactly that length");
+    errno = 0;
+    if (flistxattr(file, found, names - 1) >= 0 || errno != ERANGE)
+        fail("names without room");
+    close(file);
+}
+
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc == 2 && !strcmp(argv[1], "who"))
@@ -229,6 +300,10 @@ int main(int argc, char **argv) {
         set_id();
     else if (!strcmp(argv[2], "limits"))
         limits();
+    else if (!strcmp(argv[2], "room"))
+        room();
+    else if (!strcmp(argv[2], "attributes"))
+        attributes();
     else
         fail(argv[2]);
     return 0;

@@ -6,8 +6,10 @@ use crate::place::Place;
 use crate::program::run as program;
 
 /// Mount options without and with the kernel's write-back cache, and parts; a full disk is only reported if the kernel passes writes on.
-const MOUNTS: [(&str, &[&str]); 2] =
-    [("", &["stale", "blocks", "set-id", "limits"]), ("--write-back", &["stale", "blocks", "set-id"])];
+const MOUNTS: [(&str, &[&str]); 2] = [
+    ("", &["stale", "blocks", "set-id", "attributes", "room", "limits"]),
+    ("--write-back", &["stale", "blocks", "set-id", "room"]),
+];
 
 pub(super) fn judge(place: &Place) -> Finding {
     // It runs from the mount, where a user that may read nothing else has no libraries.
@@ -25,5 +27,5 @@ pub(super) fn judge(place: &Place) -> Finding {
             is_good(place, format, &image)?;
         }
     }
-    Ok("asynchronous direct writes, blocks, set-ID bits and limits, two mounts of each format".into())
+    Ok("asynchronous direct writes, blocks, set-ID bits, attributes, room and limits, two mounts of each format".into())
 }
