@@ -59,7 +59,7 @@ use std::time::{Duration as WallDuration, Instant};
 
 COMMAND runs once, on a mount at a temporary directory; {} stands for that directory (so does $WEIR_DIR). Everything that it \
 does to files is recorded, repeated in virtual time on a disk that may lose whatever was not made durable, at several paces, \
-and cut at every position. Each directory that may be left is mounted, and the --verify command is run on it by sh: 0 is good, \
+and cut at each position, or at some of more than 2,000. Each directory that may be left is mounted, and the --verify command is run on it by sh: 0 is good, \
 anything else is not.
 
 What COMMAND prints is its promise: --verify gets on its standard input what had been printed when the power failed. A \
@@ -191,6 +191,11 @@ fn checked(args: &CheckArgs, cancel: &AtomicBool) -> Outcome<Report> {
     bench.text = std::fs::read(&bench.printed).map_err(Failure::run)?;
     let printed = bench.text.len() as u64;
     let (steps, share_blocks_max) = (recorder.take(), bench.device.ftl.share.batch);
+    if steps.iter().any(|step| step.printed.max(step.printed_after) > printed) {
+        let why =
+            "COMMAND began its output anew: expected a program that does not open its standard output again";
+        return Err(Failure::Usage(why.into()));
+    }
     let recording = Arc::new(Recording { before, blocks, share_blocks_max, steps, printed });
     if recording.steps.is_empty() {
         let why = "COMMAND changed nothing in the directory: expected {} or $WEIR_DIR to be where it works";
@@ -647,7 +652,11 @@ fn not_synced(steps: &[Step]) -> Vec<String> {
                 pending.insert((from.0, Some(&*from.1)), (number, step.shown.as_str()));
                 Some((*dir, Some(&**name)))
             }
-            Call::Copy { to: (ino, _), .. } | Call::Exchange { other: (ino, _), .. } => Some((*ino, None)),
+            Call::Exchange { one: (one, _), other: (other, _), .. } => {
+                pending.insert((*one, None), (number, step.shown.as_str()));
+                Some((*other, None))
+            }
+            Call::Copy { to: (ino, _), .. } => Some((*ino, None)),
             // What a commit is to release is still in memory.
             Call::Sync { releases: false, .. } => None,
             Call::Sync { ino, .. } => {

@@ -80,7 +80,7 @@ pub struct SqliteResult {
     pub plan: Plan,
     /// The transactions.
     pub options: WorkloadOptions,
-    /// Virtual time at which the database was there.
+    /// Virtual time at which the database was there and the ramp was over.
     pub prepared_ns: u64,
     /// Latencies of transactions.
     pub workload: WorkloadResult,

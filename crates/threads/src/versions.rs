@@ -122,11 +122,13 @@ impl Versions {
             let entry = ring.entry(position);
             entry.state.store(state::RESERVED, Ordering::Relaxed);
             entry.stamp.store(position, Ordering::Relaxed);
-            // An entry that is never filled counts as one of its worker, whoever had the slot before.
-            entry.flags.store(0, Ordering::Relaxed);
         }
-        // Who sees anything of what is filled in later also sees the stamps.
+        // Who sees anything of what comes later also sees the stamps: a reader of a TRIM must not take its slot's new flags for its own.
         fence(Ordering::Release);
+        for position in first..first + count {
+            // An entry that is never filled counts as one of its worker, whoever had the slot before.
+            ring.entry(position).flags.store(0, Ordering::Relaxed);
+        }
         // FLUSH looks at the numbers and then at `mem`, so that it covers all smaller numbers.
         ring.mem.store(first + count, Ordering::Release);
         let seq = worker.map_or(0, |worker| {

@@ -94,7 +94,7 @@ impl Choice {
     }
 
     /// All combinations if there are few, else some; the first one loses most, the last one least.
-    fn all(disk: &Segments, effort: &Effort) -> Vec<Self> {
+    fn all(disk: &Segments, seed: u64, effort: &Effort) -> Vec<Self> {
         let mut combinations = 1u64;
         disk.woken_hash(|states| {
             combinations = combinations.saturating_mul(states);
@@ -103,7 +103,9 @@ impl Choice {
         if combinations <= ALL_MAX {
             return (0..combinations).map(Self::Nth).collect();
         }
-        [0].into_iter().chain(2..2 + effort.draws).chain([1]).map(Self::Drawn).collect()
+        // Zero keeps nothing, one everything.
+        let drawn = |draw: u32| (mix(seed) as u32).wrapping_add(draw).max(2);
+        [0].into_iter().chain((0..effort.draws).map(drawn)).chain([1]).map(Self::Drawn).collect()
     }
 }
 
@@ -167,15 +169,15 @@ impl Disk {
         }
     }
 
-    /// States after a cut, with the hashes of their images.
-    pub(super) fn states_at(&self, cut: u32, effort: &Effort) -> Vec<(u64, State)> {
+    /// States after a cut, some of them drawn by the seed, with the hashes of their images.
+    pub(super) fn states_at(&self, cut: u32, seed: u64, effort: &Effort) -> Vec<(u64, State)> {
         match self {
             Self::Model(port) => {
-                let states = allowed::states_at(port, cut, 0, effort).into_iter();
+                let states = allowed::states_at(port, cut, mix(seed), effort).into_iter();
                 states.map(|(image, state)| (image, State::Model(state))).collect()
             }
             Self::Segments(disk) => disk.at(cut, |now| {
-                let all = Choice::all(now, effort).into_iter();
+                let all = Choice::all(now, seed, effort).into_iter();
                 all.map(|choice| (now.woken_hash(choice.of(cut)), State::Segments(choice))).collect()
             }),
         }

@@ -123,7 +123,8 @@ impl fmt::Display for Course {
 
 impl Course {
     fn all(config: &Config) -> Vec<Self> {
-        let drawn = (0..u64::from(config.drawn)).map(|draw| Self::Drawn(config.seed.wrapping_add(draw)));
+        let first = config.seed.wrapping_mul(1_000);
+        let drawn = (0..u64::from(config.drawn)).map(|draw| Self::Drawn(first.wrapping_add(draw)));
         [Self::Busy, Self::Committed, Self::Synced].into_iter().chain(drawn).collect()
     }
 
@@ -329,22 +330,32 @@ fn of_course(
 ) -> OfCourse {
     let run = play(recording, config.format, course)?;
     let (disk, effort) = (&run.disk, Effort { draws: 40, ..Effort::default() });
-    let mut cuts = disk.positions(run.end);
+    // At the end of a call there is nothing new on the disk, but what it promised counts from there on.
+    let ends = run.spans.iter().flat_map(|span| [span.begun, span.ended]).filter(|at| *at <= run.end);
+    let ends: BTreeSet<u32> = ends.collect();
+    let cuts: BTreeSet<u32> = disk.positions(run.end).into_iter().chain(ends.iter().copied()).collect();
     // Of many positions, uses those at the ends of calls and some of the others.
-    let ends: BTreeSet<u32> = run.spans.iter().flat_map(|span| [span.begun, span.ended]).collect();
     let stride = (cuts.len() / POSITIONS_MAX + 1) as u64;
     let positions = cuts.len() as u64;
-    cuts.retain(|cut| ends.contains(cut) || mix(u64::from(*cut)).is_multiple_of(stride));
+    let is_used =
+        |cut: &u32| ends.contains(cut) || mix(u64::from(*cut) ^ mix(config.seed)).is_multiple_of(stride);
+    let cuts: Vec<u32> = cuts.into_iter().filter(is_used).collect();
     let mut counts = Counts { courses: 1, positions, cuts: cuts.len() as u64, ..Counts::default() };
     let (mut by_cut, mut images) = (Vec::new(), BTreeSet::new());
     for &cut in &cuts {
         if !go_on(0) {
             return Err(Wrong::Stopped);
         }
-        let mut states = disk.states_at(cut, &effort);
+        let mut states = disk.states_at(cut, config.seed, &effort);
         counts.allowed += states.len() as u64;
         images.extend(states.iter().map(|(image, _)| *image));
-        states.truncate(STATES_AT_MAX);
+        if states.len() > STATES_AT_MAX {
+            // Those that keep nothing and everything come first and those at random last; of the others some are kept.
+            let drawn = states.split_off(states.len() - effort.draws as usize);
+            states[2..].sort_unstable_by_key(|(image, _)| mix(image ^ config.seed));
+            states.truncate(STATES_AT_MAX - drawn.len());
+            states.extend(drawn);
+        }
         by_cut.push((cut, states));
     }
     choose(&mut by_cut, config.seed, config.states_max);
