@@ -309,3 +309,30 @@ fn what_threads_print_counts_when_a_call_has_ended() {
     let before = found.iter().filter(|directory| tree(directory).find("other").is_none());
     assert_eq!(before.map(|directory| directory.most.printed).max(), Some(60));
 }
+
+/// Of more undecided blocks than there are states at a cut, random subsets are tried, too.
+#[test]
+fn regression_many_blocks_are_lost_in_any_combination() {
+    const PAGES: usize = 400;
+    let format = Format::EXT4;
+    let all = |byte| Call::Write {
+        ino: Ino(901),
+        offset: 0,
+        bytes: vec![byte; PAGES * 4096].into(),
+        direct: false,
+    };
+    let calls = [make(format, "file", 901), all(b'1'), sync(Ino(901)), all(b'2'), sync(Ino(901))];
+    let recording = recording(format, calls.map(|call| (0, call)).into());
+    let (_, found) = directories(&recording, &Config { drawn: 0, ..config(format) }, |_| true).unwrap();
+    let changes = found.iter().map(|directory| match tree_of(&recording, format, directory) {
+        tree if tree.find("file").is_none() => 0,
+        tree => match &tree.nodes[&tree.find("file").unwrap()].body {
+            Body::File(bytes) => {
+                bytes.chunks(4096).collect::<Vec<_>>().windows(2).filter(|two| two[0] != two[1]).count()
+            }
+            _ => 0,
+        },
+    });
+    let most = changes.max();
+    assert!(most > Some(PAGES / 4), "{most:?} of {} directories", found.len());
+}
