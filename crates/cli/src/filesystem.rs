@@ -304,7 +304,7 @@ impl VolumeArgs {
     ) -> Outcome {
         let (path, shown) = (&self.image, self.image.display());
         // A mount would replace the new volume by its own at its end.
-        let replaced = File::open(path).ok();
+        let replaced = path.is_file().then(|| File::open(path).ok()).flatten();
         if replaced.as_ref().is_some_and(is_mounted) {
             return Err(Failure::Run(format!("{shown}: another process uses it")));
         }

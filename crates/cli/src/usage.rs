@@ -41,8 +41,11 @@ fn line(error: &clap::Error) -> String {
             let command = text(ContextKind::InvalidSubcommand).unwrap_or_default();
             let hint = near(ContextKind::SuggestedSubcommand);
             // Of `weir crash` or of `weir`.
-            let above = std::env::args().nth(1).filter(|first| *first != command);
-            let above = above.map_or("weir".to_owned(), |first| format!("weir {first}"));
+            let first = std::env::args_os().nth(1).unwrap_or_default();
+            let is_group = ["crash", "device", "import", "mkfs", "trace", "volume"]
+                .into_iter()
+                .find(|group| first == *group);
+            let above = is_group.map_or("weir".to_owned(), |group| format!("weir {group}"));
             let hint = if hint.is_empty() { format!("; {above} --help lists the commands") } else { hint };
             format!("unknown command `{command}`{hint}")
         }

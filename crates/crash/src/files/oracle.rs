@@ -379,7 +379,14 @@ impl Judge<'_> {
             });
             if !fits {
                 let path = self.observed.path_of(number);
-                let never = || Violation::Inode(format!("{path} is inode {number}, which was never made"));
+                let never = || {
+                    let why = if named.is_some() {
+                        "no file of which had these names"
+                    } else {
+                        "which was never made"
+                    };
+                    Violation::Inode(format!("{path} is inode {number}, {why}"))
+                };
                 return Err(wrong.unwrap_or_else(never));
             }
         }

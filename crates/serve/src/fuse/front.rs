@@ -438,7 +438,8 @@ impl<F: Fs> Front<F> {
         reply: Reply,
     ) {
         let (data, teller) = (data.to_owned(), self.teller.clone());
-        // Linux continues a direct write that was done in part as a buffered one, and keeps the page locked that this changes in part.
+        // Linux continues a direct write that was done in part as a buffered one, and keeps the page locked that this changes in part: the
+        // answer cannot wait for a notice then. After a direct write of such a length Linux drops pages itself, unless it is asynchronous.
         let is_partial = !(offset | data.len() as u64).is_multiple_of(PAGE_BYTES as u64);
         let reply = if from == From::Pages { reply } else { self.known_to_kernel(node, Stale::Pages, reply) };
         self.submit(reply, move |table, reply| async move {

@@ -2,6 +2,7 @@
 
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -31,23 +32,28 @@ pub(super) fn release(directory: &Path) -> bool {
         // Only root may do it itself.
         Err(Errno::PERM) => {
             let helper = |how| {
-                let status = Command::new("fusermount3")
-                    .args([how, "--"])
-                    .arg(directory)
-                    .stderr(Stdio::null())
-                    .status();
-                status.is_ok_and(|status| status.success())
+                let mut helper = Command::new("fusermount3");
+                helper.args([how, "--"]).arg(directory);
+                helper
             };
             for _ in 0..BUSY_LOOKS {
-                if helper("-u") {
+                let tried = helper("-u").stderr(Stdio::null()).status();
+                if tried.is_ok_and(|status| status.success()) || !is_mount(directory) {
                     return true;
                 }
                 std::thread::sleep(BUSY_PAUSE);
             }
-            helper("-uz");
+            // It says itself why it cannot.
+            let _ = helper("-uz").status();
             false
         }
         // Another process was faster.
         _ => true,
     }
+}
+
+/// Whether something is mounted on a directory: then it has another device number than the directory around it.
+fn is_mount(directory: &Path) -> bool {
+    let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
+    device(directory) != device(&directory.join(".."))
 }
