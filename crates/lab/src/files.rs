@@ -11,6 +11,7 @@
 use crate::experiment::reported;
 use flashweir_core::executor::Handle;
 use flashweir_core::metrics::{self, Metric};
+use flashweir_core::signal::Signal;
 use flashweir_core::{Duration, Instant};
 use flashweir_db::Db;
 use flashweir_device::config::DeviceConfig;
@@ -36,6 +37,7 @@ use flashweir_workload::oltp::tpcc::{Tpcc, TpccOptions};
 use flashweir_workload::oltp::{OltpError, RunOptions};
 use flashweir_workload::postmark::{self, Postmark};
 use serde::{Deserialize, Serialize};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU32;
@@ -259,17 +261,20 @@ pub fn run(
     let start = stack.now();
     let (begin, end) = measured(&ready, start, setup);
     let (port, handle) = (stack.port(), stack.handle());
-    let begins = async move {
-        handle.sleep_until(begin).await;
+    let begins = Rc::new(Begins::default());
+    begin.into_iter().for_each(|at| begins.set(at));
+    let (vfs_then, dbs_then, begins_then) = (vfs.clone(), dbs.clone(), Rc::clone(&begins));
+    let earlier = stack.spawn_for(async move {
+        let at = begins_then.reached(&handle).await;
         port.measure_writes();
-    };
-    stack.spawn(begins);
-    let counted = |at| Counters::at(at, stack.port(), vfs.clone(), dbs.clone(), stack.handle());
-    let (earlier, later) = (counted(begin), end.map(counted));
-    let (earlier, later) = (stack.spawn_for(earlier), later.map(|later| stack.spawn_for(later)));
+        Counters::now(&port, &vfs_then, at).with(&dbs_then)
+    });
+    let later = end
+        .map(|at| stack.spawn_for(Counters::at(at, stack.port(), vfs.clone(), dbs.clone(), stack.handle())));
     let mut running = Vec::new();
     for work in ready {
-        running.push(stack.spawn_for(work.run(setup.clone(), vfs.clone(), stack.handle())));
+        let run = work.run(setup.clone(), vfs.clone(), stack.handle(), Rc::clone(&begins));
+        running.push(stack.spawn_for(run));
     }
     while !running.iter().all(Slot::is_set) {
         go_on(&mut stack, || running.iter().all(Slot::is_set))?;
@@ -322,9 +327,37 @@ pub fn run(
     }))
 }
 
-/// Returns the times at which the first workload begins to measure, and at which the last one ends if all of them are measured for a
-/// given time that does not depend on another one.
-fn measured(ready: &[Ready], start: Instant, setup: &Setup) -> (Instant, Option<Instant>) {
+/// When the first workload begins to measure.
+#[derive(Default)]
+struct Begins {
+    at: Cell<Option<Instant>>,
+    set: Signal,
+}
+
+impl Begins {
+    /// Sets it, unless it is known.
+    fn set(&self, at: Instant) {
+        self.at.set(self.at.get().or(Some(at)));
+        self.set.notify();
+    }
+
+    /// Waits until then.
+    async fn reached(&self, handle: &Handle) -> Instant {
+        loop {
+            match self.at.get() {
+                Some(at) => {
+                    handle.sleep_until(at).await;
+                    return at;
+                }
+                None => self.set.wait().await,
+            }
+        }
+    }
+}
+
+/// Returns the time at which the first workload begins to measure, if it does not begin behind a stonewall, and the time at which the last
+/// one ends if all of them are measured for a given time that does not depend on another one.
+fn measured(ready: &[Ready], start: Instant, setup: &Setup) -> (Option<Instant>, Option<Instant>) {
     let mut begins = Vec::new();
     let mut is_planned = true;
     for work in ready {
@@ -341,7 +374,7 @@ fn measured(ready: &[Ready], start: Instant, setup: &Setup) -> (Instant, Option<
     }
     let (first, last) = (begins.iter().min().copied(), begins.into_iter().max());
     let end = last.zip(setup.runtime).filter(|_| is_planned).map(|(last, runtime)| last + runtime);
-    (first.unwrap_or(start), end)
+    (first, end)
 }
 
 /// Cuts the power, and mounts the volume again.
@@ -580,6 +613,7 @@ impl Ready {
         setup: Setup,
         vfs: Vfs<AnyFs>,
         handle: Handle,
+        begins: Rc<Begins>,
     ) -> Result<(Vec<WorkloadResult>, Option<Rest>), FilesError> {
         let of_mix = |name, result: Result<_, OltpError>| match result {
             Ok(result) => Ok(vec![result]),
@@ -588,7 +622,9 @@ impl Ready {
         let results = match self {
             Self::Fio(jobs) => {
                 let process = vfs.process(Creds::ROOT);
-                let results = on_files::run(&process, &handle, &jobs, setup.seed, setup.interval).await;
+                let begins = |at| begins.set(at);
+                let results =
+                    on_files::run(&process, &handle, &jobs, setup.seed, setup.interval, &begins).await;
                 Ok(of_jobs(&jobs, results.map_err(FilesError::Fio)?, setup.seed))
             }
             Self::Filebench(name, model) => {
@@ -709,6 +745,13 @@ mod tests {
         let (written, calls) =
             (result.metrics["device.host_units_written"], result.workloads[0].sum(&[]).calls);
         assert!(calls > 1000 && written.abs_diff(calls) < calls / 20, "{written} units, {calls} calls");
+        // What is measured may begin behind a stonewall.
+        let text = "[fill]\nrw=write\nsize=32m\nbs=64k\nstats=0\ndirect=1\nend_fsync=1\n\
+                    [measured]\nstonewall\nrw=randwrite\nbs=4k\nsize=8m\ndirect=1\nnumber_ios=500\n";
+        let jobs = parse_job_file_on_files("two.fio", text).unwrap().jobs;
+        let setup = Setup { workloads: vec![("two".to_owned(), Work::Fio(jobs))], runtime: None, ..setup };
+        let written = run(&setup, &mut |_| true).unwrap().unwrap().metrics["device.host_units_written"];
+        assert!((450..600).contains(&written), "{written} units");
     }
 
     /// A script of Postmark does as many transactions as it says, on F2FS and on ALFS alike.

@@ -78,3 +78,31 @@ macro_rules! on_each {
     }};
 }
 pub(crate) use on_each;
+
+/// fsync after nothing but a change of times makes these durable.
+#[test]
+fn fsync_keeps_times_across_a_power_loss() {
+    const AT: Timestamp = Timestamp { seconds: 1_234_567, nanos: 0 };
+    fn sets<F: Fs>(mut bed: Bed<F>) {
+        let vfs = bed.vfs.clone();
+        bed.run(async move {
+            let file = vfs.process(Creds::ROOT).create("/file").await.unwrap();
+            file.pwrite(0, Source::pattern(1, 5000)).await.unwrap();
+            file.sync(SyncKind::All).await.unwrap();
+            let mtime = SetTime::At(AT);
+            vfs.set_times(&Creds::ROOT, file.ino(), SetTime::Omit, mtime).await.unwrap();
+            file.sync(SyncKind::All).await.unwrap();
+        });
+    }
+    fn has_kept<F: Fs>(mut bed: Bed<F>) {
+        let vfs = bed.vfs.clone();
+        let attr = bed.run(async move { vfs.process(Creds::ROOT).stat("/file", Follow::Yes).await.unwrap() });
+        assert_eq!((attr.mtime, attr.size), (AT, 5000));
+    }
+    let image = ext4_volume();
+    sets(ext4_bed(&image, MountOptions::default()));
+    has_kept(ext4_bed(&image, MountOptions::default()));
+    let image = f2fs_volume();
+    sets(f2fs_bed(&image, MountOptions::default()));
+    has_kept(f2fs_bed(&image, MountOptions::default()));
+}

@@ -30,7 +30,7 @@ fn results(text: &str) -> (Vec<JobResult>, Process<MemFs>, Stack) {
     let (handle, caller) = (stack.handle(), process.clone());
     let done = stack.block_on(async move {
         prepare(&caller, &jobs).await?;
-        run(&caller, &handle, &jobs, 1, Duration::from_secs(1)).await
+        run(&caller, &handle, &jobs, 1, Duration::from_secs(1), &|_| ()).await
     });
     (done.unwrap().unwrap_or_else(|error| panic!("{error}")), process, stack)
 }
@@ -198,7 +198,7 @@ fn what_files_cannot_do_is_an_error() {
         let handle = stack.handle();
         let done = stack.block_on(async move {
             prepare(&process, &jobs).await?;
-            run(&process, &handle, &jobs, 1, Duration::from_secs(1)).await
+            run(&process, &handle, &jobs, 1, Duration::from_secs(1), &|_| ()).await
         });
         done.unwrap().unwrap_err()
     };

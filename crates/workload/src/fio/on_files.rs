@@ -143,7 +143,8 @@ pub fn measured_from(job: &FileJob, start: Instant, seed: u64) -> Instant {
     FioJob::new(job.spec.clone(), seed).start_after_delay(start).saturating_add(job.spec.ramp)
 }
 
-/// Runs the jobs and returns the results in their order. `interval` is that of the series.
+/// Runs the jobs and returns the results in their order. `interval` is that of the series. When a stonewall group starts, `begins` gets the
+/// time from which the first of its jobs with statistics is measured.
 ///
 /// # Errors
 /// The first call that failed, after all jobs have come to rest.
@@ -153,11 +154,14 @@ pub async fn run<F: Fs>(
     jobs: &[FileJob],
     seed: u64,
     interval: Duration,
+    begins: &dyn Fn(Instant),
 ) -> Result<Vec<JobResult>, FileJobError> {
     let groups: BTreeSet<u32> = jobs.iter().map(|job| job.spec.stonewall_group).collect();
     let results: Rc<RefCell<BTreeMap<usize, JobResult>>> = Rc::default();
     let failure = Rc::new(RefCell::new(None));
     for group in groups {
+        let counted = jobs.iter().filter(|job| job.spec.stonewall_group == group && job.spec.stats);
+        counted.map(|job| measured_from(job, handle.now(), seed)).min().into_iter().for_each(begins);
         let running = Rc::new(Cell::new(0));
         let ended = Rc::new(Signal::default());
         for (number, job) in jobs.iter().enumerate().filter(|(_, job)| job.spec.stonewall_group == group) {
