@@ -8,8 +8,7 @@ use crate::output::thousands;
 use crate::output::{check, print_or_write, stopped, width};
 use crate::pool::Pool;
 use crate::run::stem;
-use crate::values::whole;
-use crate::values::{cache, journal_blocks, kind, percent, time, volume_size};
+use crate::values::{cache, journal_blocks, kind, percent, some_time, time, volume_size, whole};
 use clap::{Args, ValueEnum};
 use flashweir_core::{Bytes, Duration};
 use flashweir_db::DataIo;
@@ -81,7 +80,7 @@ pub(crate) struct FilesArgs {
     #[arg(long, value_name = "MODE", value_enum, value_delimiter = ',', default_value = "flush")]
     flush: Vec<FlushArg>,
     /// Measured time, instead of the workloads' own
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = some_time)]
     runtime: Option<Duration>,
     /// Time at the start that is not measured
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
@@ -394,9 +393,6 @@ impl FlushArg {
 pub(crate) fn command(args: &FilesArgs, cancel: &AtomicBool) -> Outcome {
     if let Some(path) = &args.results.out {
         check(path)?;
-    }
-    if args.runtime == Some(Duration::ZERO) {
-        return Err(Failure::Usage("--runtime cannot be `0s`: expected more than 0".into()));
     }
     let mut workloads: Vec<(String, Work)> = Vec::new();
     for text in &args.workload {

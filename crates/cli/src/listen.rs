@@ -34,8 +34,14 @@ pub(crate) struct ListenArgs {
 }
 
 impl ListenArgs {
-    /// Addresses to listen on. Clear text leaves this machine only if that is allowed.
-    pub(crate) fn endpoints(&self) -> Outcome<Vec<Endpoint>> {
+    /// Addresses to listen on, beside the control socket. Clear text leaves this machine only if that is allowed.
+    pub(crate) fn endpoints(&self, control: Option<&PathBuf>) -> Outcome<Vec<Endpoint>> {
+        if let Some(path) = control.filter(|path| self.unix.contains(path)) {
+            let path = path.display();
+            return Err(Failure::Usage(format!(
+                "--control cannot be {path}: --unix is that socket: expected another"
+            )));
+        }
         let mut endpoints: Vec<Endpoint> = self.unix.iter().cloned().map(Endpoint::Unix).collect();
         for address in &self.tcp {
             let is_ours = match address.ip() {

@@ -159,13 +159,7 @@ pub(crate) struct RerunArgs {
 
 /// `weir serve`.
 pub(crate) fn serve(args: &ServeArgs, cancel: &AtomicBool) -> Outcome {
-    if let Some(path) = args.control.as_ref().filter(|path| args.listen.unix.contains(path)) {
-        let path = path.display();
-        return Err(Failure::Usage(format!(
-            "--control cannot be {path}: --unix is that socket: expected another"
-        )));
-    }
-    let endpoints = args.listen.endpoints()?;
+    let endpoints = args.listen.endpoints(args.control.as_ref())?;
     let (keys, tls) = args.listen.tls()?;
     let disks = disks(args, cancel)?;
     let exports = disks.iter().map(|disk| export(disk, args.read_only)).collect();

@@ -11,7 +11,7 @@ use crate::options::{ResultArgs, Shape};
 use crate::output::thousands;
 use crate::output::{check, print_or_write, stopped, width};
 use crate::pool::Pool;
-use crate::values::{cache, kind, time, whole};
+use crate::values::{cache, kind, some_time, time, whole};
 use clap::{Args, ValueEnum};
 use flashweir_core::Duration;
 use flashweir_fs::order::CommitMode;
@@ -81,7 +81,7 @@ pub(crate) struct SqliteArgs {
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
     ramp: Duration,
     /// No transaction begins after this much measured time
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = some_time)]
     runtime: Option<Duration>,
     /// Rows at the beginning
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = whole::<u64>(0, 10_000_000))]
@@ -274,9 +274,6 @@ impl SqliteArgs {
 pub(crate) fn command(args: &SqliteArgs, cancel: &AtomicBool) -> Outcome {
     if let Some(path) = &args.results.out {
         check(path)?;
-    }
-    if args.runtime == Some(Duration::ZERO) {
-        return Err(Failure::Usage("--runtime cannot be `0s`: expected more than 0".into()));
     }
     let setups = args.setups()?;
     let pool = Pool { jobs: args.results.jobs, quiet: args.results.quiet, cancel };

@@ -116,7 +116,7 @@ impl Ftl {
 
 /// `weir threads`.
 pub(crate) fn command(args: &ThreadsArgs, cancel: &AtomicBool) -> Outcome {
-    let endpoints = args.listen.endpoints()?;
+    let endpoints = args.listen.endpoints(args.control.as_ref())?;
     let (keys, tls) = args.listen.tls()?;
     let (name, assembly) = args.ftl.assembly();
     let made = args.create.and(args.file.as_ref()).filter(|file| file.symlink_metadata().is_err());

@@ -1,7 +1,9 @@
 //! Errors of the command line, in one line; help and version go to stdout.
 
+use crate::args::Cli;
 use crate::error::{Failure, Outcome};
 use crate::output::print;
+use clap::CommandFactory as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::error::Error as _;
 use std::io::Write as _;
@@ -41,11 +43,10 @@ fn line(error: &clap::Error) -> String {
             let command = text(ContextKind::InvalidSubcommand).unwrap_or_default();
             let hint = near(ContextKind::SuggestedSubcommand);
             // Of `weir crash` or of `weir`.
-            let first = std::env::args_os().nth(1).unwrap_or_default();
-            let is_group = ["crash", "device", "import", "mkfs", "trace", "volume"]
-                .into_iter()
-                .find(|group| first == *group);
-            let above = is_group.map_or("weir".to_owned(), |group| format!("weir {group}"));
+            let weir = Cli::command();
+            let first = std::env::args_os().nth(1).and_then(|first| weir.find_subcommand(first));
+            let above = first.filter(|first| first.has_subcommands());
+            let above = above.map_or("weir".to_owned(), |above| format!("weir {}", above.get_name()));
             let hint = if hint.is_empty() { format!("; {above} --help lists the commands") } else { hint };
             format!("unknown command `{command}`{hint}")
         }

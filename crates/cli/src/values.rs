@@ -9,23 +9,21 @@ use flashweir_fs::ext4::mkfs::{JOURNAL_BLOCKS_MAX, JOURNAL_BLOCKS_MIN};
 use flashweir_fs::port::BLOCK_BYTES;
 use flashweir_fs::vfs::CacheConfig;
 use flashweir_workload::trace::{Action, Devices, Format, ReplayConfig, Timing};
+use std::num::IntErrorKind;
 
 /// A whole number in a range.
 pub(crate) fn whole<T: TryFrom<u64>>(least: u64, most: u64) -> impl Fn(&str) -> Result<T, String> + Clone {
     move |text| {
         let number = text.parse().ok().filter(|number| (least..=most).contains(number));
         number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| match most {
-            // A number that is too large is told how large it may be.
-            u64::MAX if !is_digits(text) || text.parse::<u64>().is_ok() => {
-                format!("expected a whole number of {least} or more")
-            }
+            u64::MAX if !is_too_large(text) => format!("expected a whole number of {least} or more"),
             _ => format!("expected a whole number from {least} to {most}"),
         })
     }
 }
 
-fn is_digits(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+fn is_too_large(text: &str) -> bool {
+    text.parse::<u64>().is_err_and(|error| *error.kind() == IntErrorKind::PosOverflow)
 }
 
 /// A number from 1 to a reasonable maximum.
@@ -63,6 +61,13 @@ const TIME_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// A length of virtual time.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
     text.parse().map_err(|_| "expected a time such as 500ms or 10s".to_owned()).and_then(bounded)
+}
+
+/// A length of virtual time that something is measured for.
+pub(crate) fn some_time(text: &str) -> Result<Duration, String> {
+    time(text).and_then(
+        |time| if time > Duration::ZERO { Ok(time) } else { Err("expected more than 0".to_owned()) },
+    )
 }
 
 /// A length of virtual time, as long as one may wait for.

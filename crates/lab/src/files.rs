@@ -9,9 +9,8 @@
 //! Deliberately absent: several devices or volumes in one stack, and unmounting: the stack is dropped after a run, or loses its power.
 
 use crate::experiment::reported;
-use flashweir_core::executor::Handle;
+use flashweir_core::executor::{Handle, Sender, oneshot};
 use flashweir_core::metrics::{self, Metric};
-use flashweir_core::signal::Signal;
 use flashweir_core::{Duration, Instant};
 use flashweir_db::Db;
 use flashweir_device::config::DeviceConfig;
@@ -261,13 +260,15 @@ pub fn run(
     let start = stack.now();
     let (begin, end) = measured(&ready, start, setup);
     let (port, handle) = (stack.port(), stack.handle());
-    let begins = Rc::new(Begins::default());
-    begin.into_iter().for_each(|at| begins.set(at));
-    let (vfs_then, dbs_then, begins_then) = (vfs.clone(), dbs.clone(), Rc::clone(&begins));
+    let (sender, receiver) = oneshot();
+    let begins: Begins = Rc::new(Cell::new(Some(sender)));
+    begin.into_iter().for_each(|at| tell(&begins, at));
+    let (vfs_then, dbs_then) = (vfs.clone(), dbs.clone());
     let earlier = stack.spawn_for(async move {
-        let at = begins_then.reached(&handle).await;
+        let at = receiver.await.ok()?;
+        handle.sleep_until(at).await;
         port.measure_writes();
-        Counters::now(&port, &vfs_then, at).with(&dbs_then)
+        Some(Counters::now(&port, &vfs_then, at).with(&dbs_then))
     });
     let later = end
         .map(|at| stack.spawn_for(Counters::at(at, stack.port(), vfs.clone(), dbs.clone(), stack.handle())));
@@ -292,7 +293,7 @@ pub fn run(
     // If the workloads ended early, the counters are those of now.
     let now = Counters::now(&stack.port(), &vfs, stack.now()).with(&dbs);
     let later = later.and_then(|later| later.take()).unwrap_or(now);
-    let earlier = earlier.take().unwrap_or_else(|| later.clone());
+    let earlier = earlier.take().flatten().unwrap_or_else(|| later.clone());
     // What still waits for its time counts no more.
     for rest in rests {
         let ending = stack.spawn_for(rest.clean_up());
@@ -327,31 +328,12 @@ pub fn run(
     }))
 }
 
-/// When the first workload begins to measure.
-#[derive(Default)]
-struct Begins {
-    at: Cell<Option<Instant>>,
-    set: Signal,
-}
+/// Gets the time at which the first workload begins to measure, unless it is known.
+type Begins = Rc<Cell<Option<Sender<Instant>>>>;
 
-impl Begins {
-    /// Sets it, unless it is known.
-    fn set(&self, at: Instant) {
-        self.at.set(self.at.get().or(Some(at)));
-        self.set.notify();
-    }
-
-    /// Waits until then.
-    async fn reached(&self, handle: &Handle) -> Instant {
-        loop {
-            match self.at.get() {
-                Some(at) => {
-                    handle.sleep_until(at).await;
-                    return at;
-                }
-                None => self.set.wait().await,
-            }
-        }
+fn tell(begins: &Begins, at: Instant) {
+    if let Some(sender) = begins.take() {
+        let _ = sender.send(at);
     }
 }
 
@@ -613,7 +595,7 @@ impl Ready {
         setup: Setup,
         vfs: Vfs<AnyFs>,
         handle: Handle,
-        begins: Rc<Begins>,
+        begins: Begins,
     ) -> Result<(Vec<WorkloadResult>, Option<Rest>), FilesError> {
         let of_mix = |name, result: Result<_, OltpError>| match result {
             Ok(result) => Ok(vec![result]),
@@ -622,7 +604,7 @@ impl Ready {
         let results = match self {
             Self::Fio(jobs) => {
                 let process = vfs.process(Creds::ROOT);
-                let begins = |at| begins.set(at);
+                let begins = |at| tell(&begins, at);
                 let results =
                     on_files::run(&process, &handle, &jobs, setup.seed, setup.interval, &begins).await;
                 Ok(of_jobs(&jobs, results.map_err(FilesError::Fio)?, setup.seed))

@@ -100,7 +100,7 @@ const FILES: [(&str, &str); 31] = [
 /// Command lines that are wrong, or name files that are, and the one line that each earns. Lists of names that grow
 /// stand in angle brackets.
 #[rustfmt::skip]
-const BAD: [(&str, &str); 305] = [
+const BAD: [(&str, &str); 306] = [
     ("threads", "missing: <FILE>"),
     ("threads nosuch.weir", "nosuch.weir: there is no such file; --create SIZE makes one"),
     (
@@ -410,6 +410,7 @@ const BAD: [(&str, &str); 305] = [
     ("files job.fio again.fio --device sata-mlc", "[j] is a section of `job` and of `again`, which would use the same files: expected different names"),
     ("fio job.fio --device sata-mlc --seed 18446744073709551616", "--seed cannot be `18446744073709551616`: expected a whole number from 0 to 18446744073709551615"),
     ("serve sata-mlc --unix s --control s", "--control cannot be s: --unix is that socket: expected another"),
+    ("threads --memory 64MiB --unix s --control s", "--control cannot be s: --unix is that socket: expected another"),
     ("serve sata-mlc --connections 0", "--connections cannot be `0`: expected a whole number from 1 to 4096"),
     ("sqlite --device sata-mlc --runtime 0s", "--runtime cannot be `0s`: expected more than 0"),
     ("crash foo", "unknown command `foo`; weir crash --help lists the commands"),

@@ -254,11 +254,10 @@ impl Judge<'_> {
         let Some(model) = tree.opened(path).and_then(|path| tree.find(&path)) else { return Ok(()) };
         let durable = before.data(model);
         let is_overwritten = |(index, step): (usize, &Step)| match &step.op {
-            Op::Write(of, ..) | Op::SyncWrite(of, ..) | Op::DsyncWrite(of, ..) | Op::Append(of, _)
-                if self.leads_to(index, of, model) =>
-            {
+            Op::Write(of, ..) | Op::SyncWrite(of, ..) | Op::DsyncWrite(of, ..) | Op::Append(of, _) => {
                 let tree = &states[index];
-                tree.opened(of).and_then(|path| tree.find(&path)) == Some(model)
+                let is_its_own = tree.opened(of).and_then(|path| tree.find(&path)) == Some(model);
+                is_its_own || !self.may_change(index, model)
             }
             Op::Fbarrier(_) | Op::Fdatabarrier(_) | Op::Pause(_) | Op::WriteBack => true,
             // What happens to other files does not concern it.
