@@ -35,7 +35,7 @@ const DOCUMENTS: [(&str, &str, &str); 17] = [
         "waf --device amf-page --set geometry.channels=1 --over-provisioning 0.3 --settle 0.1 --measure 0.1 -q",
         "waf",
     ),
-    ("reproduce", "reproduce rflush --study threads -q", "reproduce"),
+    ("reproduce", "reproduce barrier --study dwsl-ufs -q", "reproduce"),
     ("volume-info", "volume info v", "volume"),
     ("volume-check", "volume check v", "volume-check"),
     ("fsck", "fsck d.img", "fsck"),

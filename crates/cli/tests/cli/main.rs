@@ -991,7 +991,7 @@ fn sqlite_runs_by_waiting_and_by_order() {
 fn claims_stand_beside_what_comes_out() {
     let place = Place::new("reproduce");
     let json = |jobs: u32| {
-        good(&place.say(&format!("reproduce rflush --study threads -q --jobs {jobs} --output json")))
+        good(&place.say(&format!("reproduce barrier --study dwsl-ufs -q --jobs {jobs} --output json")))
             .to_owned()
     };
     let text = json(1);
@@ -1000,12 +1000,12 @@ fn claims_stand_beside_what_comes_out() {
     let claims = value["claims"].as_array().unwrap();
     let verdict =
         |id: &str| claims.iter().find(|claim| claim["id"] == id).unwrap()["verdict"].as_str().unwrap();
-    assert_eq!((verdict("R1"), verdict("R3")), ("reproduced", "reproduced"));
-    let table = place.say("reproduce rflush --study threads -q --report page.html");
+    assert_eq!((verdict("B2-ufs"), verdict("B8-ufs")), ("reproduced", "reproduced"));
+    let table = place.say("reproduce barrier --study dwsl-ufs -q --report page.html");
     assert!(good(&table).contains(&format!("of {} claims inside their bands", claims.len())));
     let page = std::fs::read_to_string(place.0.join("page.html")).unwrap();
-    assert!(page.contains("KiB between syncs") && page.contains("NOFLUSH"));
-    assert!(page.contains("<td>R1</td>") && page.contains("<td>reproduced</td>"));
+    assert!(page.contains("fsync_mean_us") && page.contains("BFS-MV"));
+    assert!(page.contains("<td>B8-ufs</td>") && page.contains("<td>reproduced</td>"));
 }
 
 #[test]
@@ -1292,8 +1292,9 @@ fn an_interrupt_shows_what_was_explained_and_which_claims_were_judged() {
     });
     assert!(text(&output.stderr).starts_with("weir: stopped: 0 of 1 runs are through, 1 in part\n"));
     assert!(text(&output.stdout).contains("latency"), "{}", text(&output.stdout));
-    // The first study takes seconds, all of them minutes.
-    let output = interrupted("reproduce rflush --jobs 1 -q", &|output| {
+    // The first study takes seconds, the other ones minutes.
+    let studies = "--study dwsl-ufs --study sqlite-itself-ufs --study oltp-insert-plain";
+    let output = interrupted(&format!("reproduce barrier {studies} --jobs 1 -q"), &|output| {
         text(&output.stdout).contains("claims inside their bands")
     });
     assert!(text(&output.stderr).contains("runs are through"), "{}", text(&output.stderr));
