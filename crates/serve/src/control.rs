@@ -194,7 +194,8 @@ pub fn ask(path: &Path, ask: &Ask) -> Result<Reply, ControlError> {
     let timeout = Duration::from_secs(60).saturating_add(off);
     stream.set_read_timeout(Some(timeout)).map_err(|error| failed("cannot be used", error))?;
     let line = serde_json::to_string(ask).expect("a question is JSON");
-    writeln!(stream, "{line}").map_err(|error| failed("cannot be written", error))?;
+    // In one piece: a server may wait for each.
+    stream.write_all(format!("{line}\n").as_bytes()).map_err(|error| failed("cannot be written", error))?;
     let mut line = Vec::new();
     BufReader::new(stream).read_until(b'\n', &mut line).map_err(|error| failed("no answer", error))?;
     if line.starts_with(b"NBDMAGIC") {

@@ -46,8 +46,9 @@ pub struct ParallelConfig {
 const PATIENCE_AT_END: Duration = Duration::from_secs(5);
 /// Longest sleep, so that a signal is noticed.
 const SLEEP_MAX: Duration = Duration::from_millis(200);
-/// Longest time for which a controller may be silent in its question.
-const QUESTION_MAX: Duration = Duration::from_secs(1);
+/// Longest time for which a controller may be silent in its question; no new client is accepted meanwhile. On a busy machine a second can pass
+/// between a controller's `connect` and its `write`.
+const QUESTION_MAX: Duration = Duration::from_secs(5);
 /// Longest time that a connection needs to end when the power is cut.
 const ENDING_MAX: Duration = Duration::from_secs(30);
 
