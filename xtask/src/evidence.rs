@@ -1,9 +1,10 @@
 //! `cargo xtask evidence`: the full counts behind a claim, in `docs/evidence/NAME.json`.
 //!
 //! Work is divided into chunks. Each finished chunk is in the file before the next one begins, so that a stopped
-//! run continues where it was; with another commit or seed it starts again.
+//! run continues where it was; with another seed, or when the code that it judges has changed, it starts again.
 
 use crate::file_pairs;
+use crate::freshness;
 use crate::mutants;
 use flashweir_judges::builds::{cargo, weir, weir_builds};
 use flashweir_judges::host::{commit, machine, root, seed};
@@ -12,11 +13,12 @@ use flashweir_judges::steps::take;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::process::Command;
 
 /// Kind of a count.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// Worlds of each tiny device, with several random histories each, `chunk` of them in a chunk.
+    /// Worlds of each tiny device, with three random histories each, `chunk` of them in a chunk.
     CrashWorlds { chunk: u64, wanted: u64 },
     /// Devices whose features are drawn, `chunk` of them in a chunk.
     CrashDrawn { chunk: u64, wanted: u64 },
@@ -28,6 +30,8 @@ enum Kind {
     SqliteCuts { campaigns: &'static [&'static str], wanted: u64 },
     /// Power cuts of running servers, `wanted` under our client and as many under fio, `chunk` of each in a chunk; of all cases, or of one.
     LiveCuts { chunk: u32, wanted: u64, case: Option<&'static str> },
+    /// Power cuts under a database on a mount, by a script of `examples/databases`, `chunk` of them in a chunk.
+    DatabaseCuts { script: &'static str, setting: (&'static str, &'static str), chunk: u64, wanted: u64 },
     /// Claims of a paper at full scale, one study after the other.
     Claims { paper: &'static str, seeds: u32, studies: &'static [&'static str] },
     /// Mutants by rule.
@@ -36,8 +40,8 @@ enum Kind {
     Comparisons { filter: &'static str },
 }
 
-const ALL: [(&str, Kind); 13] = [
-    ("crash-devices", Kind::CrashWorlds { chunk: 50, wanted: 1_000 }),
+const ALL: [(&str, Kind); 14] = [
+    ("crash-devices", Kind::CrashWorlds { chunk: 17, wanted: 340 }),
     ("crash-drawn", Kind::CrashDrawn { chunk: 500, wanted: 5_000 }),
     ("file-cuts", Kind::FileCuts { campaigns: &FILE_CUTS, wanted: 100_000 }),
     ("file-cuts-ext4", Kind::FileCuts { campaigns: &EXT4_CUTS, wanted: 100_000 }),
@@ -46,6 +50,10 @@ const ALL: [(&str, Kind); 13] = [
     ("live-cuts", Kind::LiveCuts { chunk: 50, wanted: 1_000, case: None }),
     ("live-cuts-qblke", Kind::LiveCuts { chunk: 50, wanted: 1_000, case: Some("qblke") }),
     ("live-cuts-threads", Kind::LiveCuts { chunk: 50, wanted: 1_000, case: Some("threads-file") }),
+    (
+        "mariadb-cuts",
+        Kind::DatabaseCuts { script: "mariadb.sh", setting: ("ATOMIC", "1"), chunk: 50, wanted: 1_000 },
+    ),
     ("mutants", Kind::Mutants { wanted: 210 }),
     ("claims-rflush", Kind::Claims { paper: "rflush", seeds: 1, studies: RFLUSH }),
     ("waf-theory", Kind::Comparisons { filter: "theory" }),
@@ -74,6 +82,9 @@ pub(crate) fn run(names: &[&str]) -> Result<bool, String> {
             }
             Kind::SqliteCuts { campaigns, wanted } => file.sqlite_cuts(campaigns, wanted)?,
             Kind::LiveCuts { chunk, wanted, case } => file.live_cuts(chunk, wanted, case)?,
+            Kind::DatabaseCuts { script, setting, chunk, wanted } => {
+                file.database_cuts(script, setting, chunk, wanted)?
+            }
             Kind::Claims { paper, seeds, studies } => file.claims(paper, seeds, studies)?,
             Kind::Mutants { wanted } => file.mutants(wanted)?,
             Kind::Comparisons { filter } => file.comparisons(filter)?,
@@ -162,18 +173,17 @@ struct Evidence {
 }
 
 impl Evidence {
-    /// Continues the file of this name if it is of this commit, and of the given seed if there is one; otherwise begins
-    /// a new one. A continued run keeps its seed.
+    /// Continues the file of this name if the code that it judges is as it was, and if it is of the given seed where there is one;
+    /// otherwise begins a new one. A continued run keeps its seed and the commit that it began with.
     fn open(name: &str) -> Result<Self, String> {
         let dir = root().join("docs/evidence");
         std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
         let path = dir.join(format!("{name}.json"));
-        let commit = commit();
         let old: Option<Value> =
             std::fs::read_to_string(&path).ok().and_then(|text| serde_json::from_str(&text).ok());
         let fixed = std::env::var_os("FLASHWEIR_SEED").is_some();
         if let Some(old) = old
-            && old["commit"] == json!(commit)
+            && freshness::age(name, &old)?.is_none()
             && let Some(seed) = old["seed"].as_u64()
             && (!fixed || seed == self::seed()?)
         {
@@ -182,7 +192,7 @@ impl Evidence {
         }
         let seed = seed()?;
         let content = json!({
-            "name": name, "commit": commit, "seed": seed, "machine": machine(), "complete": false, "chunks": [],
+            "name": name, "commit": commit(), "seed": seed, "machine": machine(), "complete": false, "chunks": [],
         });
         Ok(Self { path, seed, content })
     }
@@ -341,6 +351,29 @@ impl Evidence {
             println!("   {} of {wanted} cuts under each", live_cuts::total(&sums, "fio", "cuts"));
         }
         self.finish(json!({ "violations": 0, "counts": sums }))?;
+        Ok(true)
+    }
+
+    /// Runs the script with `setting` in its environment. A lost transaction or a torn page is an error, which ends the run.
+    fn database_cuts(
+        &mut self,
+        script: &str,
+        setting: (&str, &str),
+        chunk: u64,
+        wanted: u64,
+    ) -> Result<bool, String> {
+        take(&mut weir_builds(self.seed))?;
+        let program = weir(self.seed).get_program().to_owned();
+        while self.sum("cuts") < wanted {
+            let seed = self.seed + 1_000 * self.chunks().len() as u64;
+            let mut run = Command::new(root().join("examples/databases").join(script));
+            run.env("WEIR", &program).env("CUTS", chunk.to_string()).env("SEED", seed.to_string());
+            let said = take(run.env(setting.0, setting.1))?;
+            let said = said.lines().last().unwrap_or_default();
+            self.add_chunk(json!({ "seed": seed, "cuts": chunk, "said": said }))?;
+            println!("   {} of {wanted} cuts", self.sum("cuts"));
+        }
+        self.finish(json!({ "cuts": self.sum("cuts"), "violations": 0 }))?;
         Ok(true)
     }
 
