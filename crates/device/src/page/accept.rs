@@ -20,9 +20,9 @@ use flashweir_core::command::StreamId;
 use flashweir_core::index::Idx;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Address, Command, Data, DeviceError, Lba, Lpn, Op, Order, Payload, Ppa};
-use flashweir_ftl::MapWord;
 use flashweir_ftl::map_log::Pin;
 use flashweir_ftl::recovery::{Change, TrimRecord};
+use flashweir_ftl::{BlockId, MapWord};
 use std::sync::Arc;
 
 /// Result of accepting one piece of a deallocation.
@@ -100,8 +100,11 @@ impl PageFtl {
     /// Accepts the first of the waiting commands, as far as there is room.
     pub(super) fn admit(&mut self, cx: &mut Cx) {
         let Some(&at) = cx.front.admission.front().filter(|_| !self.is_locked(cx)) else { return };
-        if self.refuse_failed(cx, at) || self.admit_one(cx, at) {
+        if self.refuse_failed(cx, at) || self.refuse_unreadable(cx, at) || self.admit_one(cx, at) {
             cx.front.admission.pop_front();
+            if let Some(cache) = &mut self.map_cache {
+                cache.admit_counted = UNCOUNTED;
+            }
             cx.trace().record(|| Traced::Admitted { command: at });
             if !cx.front.admission.is_empty() {
                 self.work.set(Due::Admit);
@@ -111,6 +114,23 @@ impl PageFtl {
             // A checkpoint may cover more after this acceptance.
             self.work.set(Due::Log);
         }
+    }
+
+    /// Refuses a command that would keep a part of a unit which cannot be read: nothing of it is done.
+    fn refuse_unreadable(&mut self, cx: &mut Cx, at: u32) -> bool {
+        let active = cx.front.commands.get(at);
+        let (Op::Write { lba, blocks, .. } | Op::WriteZeroes { lba, blocks }) = active.command.op else {
+            return false;
+        };
+        if active.seq != 0 || !cx.flash.media.is_stored() {
+            return false;
+        }
+        let span = cx.span(lba, blocks);
+        let Some(unit) = ends_of(&span).map(Lpn).find(|unit| self.newest(cx, *unit) == Some(LOST)) else {
+            return false;
+        };
+        self.refuse_change(cx, at, DeviceError::Uncorrectable { at: Address::Lba(cx.lba(unit)) });
+        true
     }
 
     /// Accepts one command as far as there is room; returns true when all of it is accepted.
@@ -386,7 +406,7 @@ impl PageFtl {
         first.is_some_and(|seq| self.log.recent[0].0.seq() >= seq)
     }
 
-    /// Refuses the rest of a deallocation, or a SHARE.
+    /// Refuses the rest of a deallocation, a SHARE, or a write that was not accepted.
     pub(super) fn refuse_change(&mut self, cx: &mut Cx, at: u32, error: DeviceError) {
         self.end_of_command(cx, at);
         let active = cx.front.commands.get_mut(at);
@@ -458,7 +478,9 @@ impl PageFtl {
         };
         let seq = cx.accept(at);
         let mut owners = Owners::of(cx.front.commands.get(at).command.tags);
-        let changed = self.unmap(cx, Lpn(from), Lpn(to), seq, &mut owners);
+        let changed = self.unmap(cx, (Lpn(from), Lpn(to)), seq, &mut owners, |ftl, block| {
+            ftl.trimmed[block.index()] += 1;
+        });
         cx.metrics.host_units_trimmed += to - from;
         if (changed || stream.is_some()) && cx.keeps_metadata() {
             let trim = TrimRecord { lpn: Lpn(from), count: to - from, seq };
@@ -467,7 +489,6 @@ impl PageFtl {
             self.own_volatile_changes(from, to, &owners);
         }
         if let Some(cache) = &mut self.map_cache {
-            cache.admit_counted = UNCOUNTED;
             cache.trim_next = (to < end).then_some(to);
             if to < end {
                 // The rest gets a new sequence number, so that the accepted pieces do not hold back a checkpoint for which the rest
@@ -522,7 +543,14 @@ impl PageFtl {
 
     /// Unmaps a range at run time; returns whether anything was mapped. The owners of versions that are dropped are added to
     /// `owners`: a promise about such a version is fulfilled when its deallocation is durable.
-    pub(super) fn unmap(&mut self, cx: &mut Cx, first: Lpn, end: Lpn, seq: u64, owners: &mut Owners) -> bool {
+    pub(super) fn unmap(
+        &mut self,
+        cx: &mut Cx,
+        (first, end): (Lpn, Lpn),
+        seq: u64,
+        owners: &mut Owners,
+        mut note: impl FnMut(&mut Self, BlockId),
+    ) -> bool {
         let mut changed = false;
         let mut at = first;
         while let Some(lpn) = self.map.next_present(at, end) {
@@ -534,7 +562,7 @@ impl PageFtl {
                     Place::Nowhere => break,
                     Place::Slot(slot) => word = self.unmap_slot(slot, seq, owners),
                     Place::Unit(ppa) => {
-                        self.trimmed[cx.flash.blocks.block(ppa).index()] += 1;
+                        note(self, cx.flash.blocks.block(ppa));
                         self.place_changed(lpn);
                         self.drop_after_log(cx, ppa);
                         break;

@@ -169,26 +169,22 @@ impl PageFtl {
         owner.is_some_and(|(lpn, _)| self.is_mapped_to(lpn, ppa))
     }
 
-    /// Pages live + stale + free are all pages, and the erases of all blocks are the erases counted.
+    /// No block has more valid units than it was given, a free one none, and a block for data was erased as often as the pool counts.
     fn audit_blocks(&self, cx: &Cx) {
-        let units = u64::from(cx.geometry.units_per_block());
-        let (mut live, mut stale, mut free) = (0u64, 0u64, 0u64);
-        let mut erases = 0;
         for block in cx.flash.blocks.ids() {
             let written =
                 u64::from(cx.flash.media.pages_written(block)) * u64::from(cx.geometry.units_per_page);
             let valid = u64::from(cx.flash.blocks.valid(block));
             assert!(valid <= written, "block {} holds more valid units than it was given", block.0);
-            live += valid;
-            stale += written - valid;
-            free += units - written;
-            erases += u64::from(cx.flash.media.erases(block));
-            if cx.flash.blocks.state(block) == BlockState::Free && cx.flash.media.tracks_contents() {
+            let state = cx.flash.blocks.state(block);
+            if matches!(state, BlockState::Free | BlockState::Open | BlockState::Closed) {
+                let (pool, medium) = (cx.flash.blocks.erases(block), cx.flash.media.erases(block));
+                assert_eq!(pool, medium, "erases of block {}", block.0);
+            }
+            if state == BlockState::Free && cx.flash.media.tracks_contents() {
                 assert_eq!(written, 0, "free block {} is not erased", block.0);
             }
         }
-        assert_eq!(live + stale + free, cx.geometry.physical_units(), "units are conserved");
-        assert_eq!(erases, cx.flash.media.erases_total(), "erases are conserved");
         let programmed = cx.metrics.user_units_programmed
             + cx.metrics.gc_units_moved
             + cx.metrics.filler_units

@@ -29,6 +29,8 @@ impl UnitWriter {
     pub(crate) fn new(ftl: &PageFtl, cx: &Cx) -> Self {
         assert_eq!(ftl.buffer.used(), 0, "time stands still only for a quiet device");
         assert!(ftl.log.pinned().next().is_none(), "deallocations are durable before time stands still");
+        // A collection would take a version that an epoch keeps for the newest one.
+        assert_eq!(ftl.orders.kept(), 0, "epochs are complete before time stands still");
         Self { user: vec![Vec::new(); cx.geometry.planes() as usize], turn: 0 }
     }
 
@@ -305,4 +307,5 @@ fn collect(ftl: &mut PageFtl, cx: &mut Cx, plane: PlaneId, victim: BlockId) {
     cx.flash.media.erase(victim);
     cx.metrics.erases += 1;
     cx.flash.blocks.release(victim);
+    ftl.trimmed[victim.index()] = 0;
 }

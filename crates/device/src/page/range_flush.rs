@@ -84,7 +84,9 @@ impl PageFtl {
             targets.iter().for_each(|slot| self.buffer.wait(*slot, at));
             self.flushes.push(PendingFlush { command: at, upto: 0, units_left, changes_upto });
         }
+        let dirty = self.buffer.dirty();
         cx.metrics.range_units_closure += self.hasten_closure(cx, &targets);
+        cx.metrics.flush_units_forced += u64::from(dirty - self.buffer.dirty());
         if changes_upto > 0 {
             self.want_log();
             self.work.set(Due::Log);
@@ -214,10 +216,7 @@ impl PageFtl {
     /// Makes sure that a version is written before those for which no command waits.
     pub(super) fn hasten(&mut self, cx: &mut Cx, slot: u32) {
         match self.buffer.slot(slot).state {
-            SlotState::Dirty => {
-                cx.metrics.flush_units_forced += 1;
-                self.place(cx, slot, true);
-            }
+            SlotState::Dirty => self.place(cx, slot, true),
             SlotState::Placed => {}
             // It is written when its epoch's turn comes, or has been written.
             SlotState::Held | SlotState::Programmed(_) | SlotState::Free => return,

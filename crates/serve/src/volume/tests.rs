@@ -406,6 +406,16 @@ fn a_lost_unit_is_an_error_that_copies_do_not_hide() {
     assert_eq!(run.command(&mut device, Op::Read { lba: Lba(32), blocks: 8 }).map(drop), uncorrectable(32));
     let part = |lba| Op::Write { lba: Lba(lba), blocks: 1, data: bytes(1, 5) };
     assert_eq!(run.command(&mut device, part(33)).map(drop), uncorrectable(32));
+    // Nothing of a command is done that would keep a part of it.
+    let more = |zero| match zero {
+        true => Op::WriteZeroes { lba: Lba(36), blocks: 12 },
+        false => Op::Write { lba: Lba(36), blocks: 12, data: bytes(12, 5) },
+    };
+    for zero in [false, true] {
+        assert_eq!(run.command(&mut device, more(zero)).map(drop), uncorrectable(32));
+        let behind = run.command(&mut device, Op::Read { lba: Lba(40), blocks: 8 });
+        assert_eq!(behind.map(drop), uncorrectable(40), "{zero}: the rest of it was written");
+    }
     assert_eq!(run.command(&mut device, Op::Read { lba: Lba(32), blocks: 8 }).map(drop), uncorrectable(32));
     // Half of the units become good again, often enough for the others to be moved.
     for round in 0..12 {
