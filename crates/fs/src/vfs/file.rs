@@ -429,20 +429,24 @@ impl<F: Fs> File<F> {
         let (vfs, inode) = (self.vfs(), self.inode.rc());
         vfs.charge_call(0, 0).await;
         let _lock = inode.lock.alone().await;
+        if offset >= inode.size.get() {
+            return Ok(());
+        }
         self.end_privileges().await?;
         let (first, last) = match inode.withholds() {
             // A hole would be there at once, so that the whole range becomes zeros instead.
             true => (u64::MAX / PAGE, 0),
             false => (offset.div_ceil(PAGE), end / PAGE),
         };
-        if first < last {
+        let mut is_changed = first < last;
+        if is_changed {
             // Nobody reads a page of the range meanwhile, which would have its old content for good.
             let _range = inode.ranges.lock(first, last, true).await;
             // Dirty pages are written first: if the file system refuses, their contents are still there.
             vfs.flush_range(inode, (first, last)).await?;
             vfs.0.fs.punch_pages(inode.ino, first, last - first, vfs.timestamp()).await?;
         }
-        // The rest of the pages at both ends, as far as the file goes.
+        // The rest of the pages at both ends, as far as the file goes: within one page each.
         let edges = if first <= last {
             [(offset, first * PAGE), (last * PAGE, end)]
         } else {
@@ -450,12 +454,17 @@ impl<F: Fs> File<F> {
         };
         for (from, to) in edges {
             let to = to.min(inode.size.get());
-            if from < to {
+            // A hole stays one: zeros that need room could fail, and would be data.
+            if from < to && (inode.withholds() || !vfs.is_hole(inode, from / PAGE).await?) {
                 let zeros = Source::zeros(to - from);
                 if vfs.write_buffered(inode, from, &zeros).await? < to - from {
                     return Err(Errno::ENOSPC);
                 }
+                is_changed = true;
             }
+        }
+        if !is_changed {
+            vfs.0.fs.wrote(inode.ino, 0, vfs.timestamp());
         }
         Ok(())
     }
@@ -469,16 +478,15 @@ impl<F: Fs> File<F> {
 
     /// Checks a range that is to be changed; returns its end.
     fn check_range(&self, offset: u64, len: u64) -> Result<u64> {
+        if len == 0 || offset.max(len) > i64::MAX as u64 {
+            return Err(Errno::EINVAL);
+        }
         if !self.flags.access.writes() {
             return Err(Errno::EBADF);
         }
         self.vfs().check_writable()?;
-        if len == 0 {
-            return Err(Errno::EINVAL);
-        }
-        let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
-        check_size(end, self.vfs().0.limits.file_bytes_max)?;
-        Ok(end)
+        let end = offset + len;
+        if end > self.vfs().0.limits.file_bytes_max { Err(Errno::EFBIG) } else { Ok(end) }
     }
 
     /// ftruncate. `EINVAL` if the file is not open for writing.

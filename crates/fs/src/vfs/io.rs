@@ -101,6 +101,7 @@ impl<F: Fs> Vfs<F> {
         want_pages: u64,
     ) -> Result<u64> {
         let asked = offset.saturating_add(sink.len());
+        let wanted_end = offset / PAGE + want_pages;
         let (mut at, mut touched, mut misses, mut ahead) = (offset, 0u64, 0u64, 0);
         let result = loop {
             let end = asked.min(inode.size.get());
@@ -116,7 +117,7 @@ impl<F: Fs> Vfs<F> {
                 Step::Busy => inode.changed.wait().await,
                 Step::Absent => {
                     let needed_end = pages_of(at, end - at).1.min(index + CHUNK_PAGES);
-                    match self.fill(inode, (index, needed_end.max(index + want_pages))).await {
+                    match self.fill(inode, (index, needed_end.max(wanted_end))).await {
                         Ok((first, end)) => {
                             misses += end.min(needed_end).saturating_sub(first);
                             ahead += end.saturating_sub(needed_end);
@@ -470,7 +471,9 @@ impl<F: Fs> Vfs<F> {
             }
         };
         if result.is_err() {
-            inode.size.set(before);
+            // A change of several steps may have ended behind its first one.
+            let attr = self.0.fs.getattr(inode.ino).await;
+            inode.size.set(attr.map_or(before, |attr| attr.size));
         }
         result
     }

@@ -209,7 +209,7 @@ impl<F: Fs> Vfs<F> {
         let attr = self.0.fs.link(inode.ino, dir.ino, name, self.timestamp()).await?;
         inode.gone.set(false);
         inode.linkable.set(false);
-        Ok(attr)
+        Ok(self.seen(attr))
     }
 
     /// Whether `above` is `dir` or a directory above it.
@@ -300,6 +300,11 @@ impl<F: Fs> Vfs<F> {
         mode: RenameMode,
     ) -> Result<()> {
         let is_same_dir = from_dir.ino == to_dir.ino;
+        match (mode, target) {
+            (RenameMode::NoReplace, Some(_)) => return Err(Errno::EEXIST),
+            (RenameMode::Exchange, None) => return Err(Errno::ENOENT),
+            _ => {}
+        }
         if !is_same_dir && source.kind.is_dir() && self.is_above(source.ino, to_dir.ino).await? {
             return Err(Errno::EINVAL);
         }
@@ -310,11 +315,6 @@ impl<F: Fs> Vfs<F> {
         {
             let is_exchange = mode == RenameMode::Exchange;
             return Err(if is_exchange { Errno::EINVAL } else { Errno::ENOTEMPTY });
-        }
-        match (mode, target) {
-            (RenameMode::NoReplace, Some(_)) => return Err(Errno::EEXIST),
-            (RenameMode::Exchange, None) => return Err(Errno::ENOENT),
-            _ => {}
         }
         rights::check_remove(creds, from_dir, source)?;
         match target {

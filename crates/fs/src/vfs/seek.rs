@@ -1,4 +1,4 @@
-//! Seeking data and holes in a file.
+//! Data and holes of a file.
 //!
 //! Place in the data flow: a [`File`] seeks; the file system knows what is on the disk, the page cache what is not there yet.
 //!
@@ -6,9 +6,23 @@
 //! waits between the file system's answer and the check of the cache, so no page is written in between.
 
 use super::file::File;
+use super::inode::Inode;
 use super::io::PAGE;
+use super::state::Vfs;
 use super::types::*;
 use super::{Errno, Fs};
+
+impl<F: Fs> Vfs<F> {
+    /// Whether a page is a hole of which nothing newer is in memory. The answer holds until the caller waits.
+    pub(crate) async fn is_hole(&self, inode: &Inode, page: u64) -> Result<bool> {
+        if self.0.fs.pages_from(inode.ino, page).await?.has_data {
+            return Ok(false);
+        }
+        let mut unclean = Vec::new();
+        self.0.pages.borrow().unclean_indices(inode.owner, (page, page + 1), &mut unclean);
+        Ok(unclean.is_empty())
+    }
+}
 
 impl<F: Fs> File<F> {
     /// The first byte from `from` on that is data, or that is in a hole; see [`File::seek`].

@@ -26,6 +26,8 @@ pub(crate) struct Disk {
     pub(crate) refuses_shares: Cell<bool>,
     /// Writes that begin with this content fail.
     pub(crate) refused: RefCell<Option<Payload>>,
+    /// Writes of this block fail.
+    pub(crate) refused_block: Cell<Option<u64>>,
     clock: RefCell<Option<Handle>>,
     requests_slow: Cell<u64>,
 }
@@ -38,6 +40,7 @@ impl Disk {
             requests,
             refuses_shares,
             refused: RefCell::default(),
+            refused_block: Cell::default(),
             clock: RefCell::default(),
             requests_slow: Cell::new(0),
         })
@@ -68,6 +71,11 @@ impl BlockPort for Disk {
             && write.payloads.iter().next() == Some(refused)
         {
             return Ticket::done(Err(PortError::Image("a bad place".into())));
+        }
+        if let (Request::Write(write), Some(block)) = (&request, self.refused_block.get())
+            && (write.block.0..write.block.0 + write.payloads.len() as u64).contains(&block)
+        {
+            return Ticket::done(Err(PortError::Image("a bad block".into())));
         }
         if !matches!(request, Request::Read { .. }) {
             self.requests.borrow_mut().push(request.clone());

@@ -933,6 +933,65 @@ fn regression_a_write_that_fails_leaves_neither_blocks_nor_length() {
     good(&image);
 }
 
+/// The last checkpoint fails: another attempt to unmount must not say that the journal, which has what was synced, is empty.
+#[test]
+fn regression_an_unmount_that_failed_does_not_succeed_later() {
+    let (image, bad, mut bed) = on_a_disk_that_can_fail();
+    let vfs = bed.vfs.clone();
+    bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        let file = root.create("/file").await.unwrap();
+        file.pwrite(0, Source::bytes(&page(0, 1))).await.unwrap();
+        file.sync(SyncKind::All).await.unwrap();
+        file.close().await.unwrap();
+        // The descriptors of the groups.
+        bad.refused_block.set(Some(1));
+        assert_eq!(vfs.unmount().await, Err(Errno::EIO));
+        bad.refused_block.set(None);
+        assert_eq!(vfs.unmount().await, Err(Errno::EROFS));
+    });
+    let mut bed = mounted(&image);
+    let vfs = bed.vfs.clone();
+    bed.run(async move {
+        let root = vfs.process(Creds::ROOT);
+        assert_eq!(root.stat("/file", Follow::Yes).await.unwrap().size, 4096, "it was synced");
+        vfs.unmount().await.unwrap();
+    });
+    good(&image);
+}
+
+/// Reserved room in a tree of two levels: a sync of what is written there commits the change of a leaf.
+#[test]
+fn a_sync_commits_what_is_written_into_the_reserved_room_of_a_tall_tree() {
+    for kind in [SyncKind::All, SyncKind::Data] {
+        let image = volume(32);
+        let mut bed = mounted(&image);
+        let vfs = bed.vfs.clone();
+        bed.run(async move {
+            let root = vfs.process(Creds::ROOT);
+            let file = root.open("/f", OpenFlags::READ_WRITE.create(), 0o600).await.unwrap();
+            for at in 0..10 {
+                file.allocate(2 * at * 4096, 4096, false).await.unwrap();
+            }
+            file.sync(SyncKind::All).await.unwrap();
+            file.pwrite(6 * 4096, Source::bytes(&page(6, 1))).await.unwrap();
+            file.sync(kind).await.unwrap();
+        });
+        // The power fails here.
+        let mut bed = mounted(&image);
+        let vfs = bed.vfs.clone();
+        bed.run(async move {
+            let file = vfs.process(Creds::ROOT).open("/f", OpenFlags::READ, 0).await.unwrap();
+            let mut bytes = [0; 4096];
+            file.pread(6 * 4096, Sink::bytes(&mut bytes)).await.unwrap();
+            assert!(bytes == page(6, 1), "{kind:?}");
+            file.close().await.unwrap();
+            vfs.unmount().await.unwrap();
+        });
+        good(&image);
+    }
+}
+
 /// The page of a failed write is dirty, and is written when the disk can; room that was reserved behind the end goes with a truncation to the
 /// same length.
 #[test]

@@ -85,6 +85,8 @@ const CHMOD: &str = "
     write:w x => 1
     close:w
     stat f mode => 6777
+    u11:11 truncate f 3
+    stat f mode => 0777
 ";
 
 const CHOWN: &str = "
@@ -228,6 +230,11 @@ const MKDIR: &str = "
     stat d/inherited mode => 2755
     u10:20 create d/inherited/f 0644
     stat d/inherited/f gid => 30
+    # Who is not of the group makes nothing that runs as it.
+    u10:20 create d/inherited/g 2755
+    stat d/inherited/g mode => 0755
+    u10:30 create d/inherited/h 2755
+    stat d/inherited/h mode => 2755
     chmod d 0755
     u10:20 mkdir d/x 0755 => EACCES
     u10:20 mkdir d/mine/x 0755
@@ -526,6 +533,19 @@ const EXCHANGE: &str = "
     rename f e exchange
     stat f mode => 0644
     stat e mode => 0600
+    # What is or is not there is found before who is above whom.
+    mkdir a 0755
+    mkdir a/b 0755
+    create a/b/c 0644
+    rename a/b/c a noreplace => EEXIST
+    rename a/b/c a => ENOTEMPTY
+    rename a a/b/missing exchange => ENOENT
+    # A directory of somebody else gets no other parent.
+    mkdir v 0777
+    mkdir w 0777
+    mkdir v/theirs 0755
+    u10:10 mkdir w/mine 0755
+    u10:10 rename w/mine v/theirs exchange => EACCES
 ";
 
 const RMDIR: &str = "
@@ -907,6 +927,8 @@ const DESCRIPTORS: &str = "
     zeros:w 0 0 => 0
     fallocate:w 0 0 => EINVAL
     fallocate:w 17592186044416 1 => EFBIG
+    fallocate:w 9223372036854775807 1 => EFBIG
+    fallocate:w 9223372036854775808 1 => EINVAL
     fallocate:w 0 10000
     fstat:w size => 10000
     fstat:w blocks => 24
@@ -914,7 +936,19 @@ const DESCRIPTORS: &str = "
     fstat:w size => 10000
     seek:w start 0 => 0
     read:w 4 => `\0\0\0\0`
+    # Nothing is punched behind the end; what is a hole already becomes no data.
+    mark f
+    punch:w 12288 4096
+    changed f => nothing
+    punch:w 1 2
+    changed f => mtime ctime
     close:w
+    chmod f 6777
+    u11:11 open:w f w
+    u11:11 fallocate:w 0 10
+    close:w
+    stat f mode => 0777
+    chmod f 0644
     # Direct I/O is aligned.
     open:d f rw,direct
     zeros:d 1 512 => EINVAL

@@ -40,6 +40,9 @@ async fn tell<F: Fs>(vfs: Vfs<F>) {
     assert_eq!(file.seek(Seek::Data(0)).await, Err(Errno::ENXIO));
     assert_eq!((file.seek(Seek::Hole(7)).await, file.seek(Seek::Hole(99_999)).await), (Ok(7), Ok(99_999)));
     assert_eq!(file.seek(Seek::Hole(100_000)).await, Err(Errno::ENXIO));
+    // Ends of a punch within pages of a hole.
+    file.punch_hole(100, 9_000).await.unwrap();
+    assert_eq!(file.seek(Seek::Data(0)).await, Err(Errno::ENXIO), "zeros in a hole became data");
     // In memory only, and then on the disk.
     file.pwrite(5000, Source::bytes(&[1; 100])).await.unwrap();
     file.pwrite(8 * 4096, Source::bytes(&page(8, 1))).await.unwrap();

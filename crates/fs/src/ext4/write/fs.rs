@@ -850,11 +850,22 @@ impl Engine for Ext4 {
 
     async fn resize(&self, ino: layout::Ino, size: u64) -> Result<()> {
         let is_done = self.change(|state| state.resize(ino, size)).await?;
-        self.end_truncation(ino, is_done).await
+        let ended = self.end_truncation(ino, is_done).await;
+        // What is left behind the end would be contents again if the file became longer; the next mount goes on with it.
+        self.failed.set(self.failed.get() || ended.is_err());
+        ended
     }
 
     async fn let_go(&self, ino: layout::Ino) -> Result<()> {
-        if !self.state.borrow().is_tall(ino) || self.failed.get() {
+        let is_changed = {
+            let mut state = self.state.borrow_mut();
+            // All of its pages are written, so what is left of its claims is of writes that have failed.
+            if !state.held.contains_key(&ino) {
+                state.end_claim(ino, 0, u64::MAX);
+            }
+            state.nodes.get(&ino).is_some_and(|node| node.data_tid != 0) && state.is_tall(ino)
+        };
+        if !is_changed || self.failed.get() {
             return Ok(());
         }
         self.change(|state| if state.claims.contains_key(&ino) { Ok(()) } else { state.flatten(ino) }).await

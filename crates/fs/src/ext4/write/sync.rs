@@ -206,6 +206,13 @@ impl Ext4 {
     /// Commits, empties the journal, and records on the disk that there is nothing to replay.
     pub(super) async fn end(&self) -> Result<()> {
         self.sync_all().await?;
+        let ended = self.end_journal().await;
+        // The journal on the disk may hold what is not at its place: another attempt must not declare it empty.
+        self.failed.set(self.failed.get() || ended.is_err());
+        ended
+    }
+
+    async fn end_journal(&self) -> Result<()> {
         self.journal.empty().await?;
         let block = {
             let mut state = self.state.borrow_mut();

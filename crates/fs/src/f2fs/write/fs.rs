@@ -364,6 +364,9 @@ impl Nodes for State {
 
     fn attr(&self, ino: Nid) -> Step<Attr> {
         let inode = self.inode(ino)?;
+        // As in Linux, contents within the inode are counted by their length.
+        let is_within = inode.has_inline(inline::DATA) || inode.has_inline(inline::DENTRY);
+        let within_512 = if is_within { inode.size.div_ceil(512) } else { 0 };
         Ok(Attr {
             ino: Self::ino(inode.nid),
             generation: inode.generation,
@@ -373,7 +376,7 @@ impl Nodes for State {
             uid: inode.uid,
             gid: inode.gid,
             size: inode.size,
-            blocks_512: inode.blocks.saturating_sub(1) * 8,
+            blocks_512: inode.blocks.saturating_sub(1) * 8 + within_512,
             atime: stamp(inode.atime),
             mtime: stamp(inode.mtime),
             ctime: stamp(inode.ctime),
