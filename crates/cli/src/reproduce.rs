@@ -72,7 +72,7 @@ pub(crate) fn command(args: &ReproduceArgs, cancel: &AtomicBool) -> Outcome {
     paper.claim.retain(|claim| measured.iter().any(|measured| measured.study == claim.study));
     let judged: Vec<Judged<'_>> = paper.claim.iter().map(|claim| judge(claim, &measured, &studies)).collect();
     let text = match args.shape.output {
-        Shape::Table => lines(&paper, scale, &studies, &measured, &judged),
+        Shape::Table => lines(&paper, (scale, seeds), &studies, &measured, &judged),
         Shape::Json => {
             let all = serde_json::json!({
                 "paper": paper.paper, "scale": scale, "seeds": seeds, "claims": judged, "studies": measured,
@@ -86,7 +86,7 @@ pub(crate) fn command(args: &ReproduceArgs, cancel: &AtomicBool) -> Outcome {
     let mut failed = Failures::default();
     failed.note(print(&text));
     if let Some(path) = &args.report {
-        failed.note(write(path, page(&paper, scale, &studies, &measured, &judged)));
+        failed.note(write(path, page(&paper, (scale, seeds), &studies, &measured, &judged)));
     }
     failed.outcome()
 }
@@ -177,12 +177,12 @@ fn quantity(claim: &Claim, study: Option<&Study>) -> String {
 
 fn lines(
     paper: &Paper,
-    scale: Scale,
+    (scale, seeds): (Scale, u32),
     studies: &[Study],
     measured: &[Measured],
     judged: &[Judged<'_>],
 ) -> String {
-    let mut text = format!("{}, scale {}\n", paper.paper, scale_name(scale));
+    let mut text = format!("{}, {}\n", paper.paper, extent(scale, seeds));
     for (known, study) in studies.iter().zip(measured) {
         text.push_str(&format!("\n{}: {}\nmissing: {}\n\n", study.study, study.what, study.missing));
         let metrics = || known.metrics.iter().map(|(name, _)| *name);
@@ -219,10 +219,15 @@ fn lines(
     text
 }
 
-fn scale_name(scale: Scale) -> &'static str {
-    match scale {
+/// How much was run.
+fn extent(scale: Scale, seeds: u32) -> String {
+    let scale = match scale {
         Scale::Quick => "quick",
         Scale::Full => "full",
+    };
+    match seeds {
+        1 => format!("scale {scale}, one seed"),
+        _ => format!("scale {scale}, medians of {seeds} seeds"),
     }
 }
 
@@ -259,12 +264,12 @@ fn numbered(study: &Study) -> String {
 /// A page with the figures of the studies, one panel for each metric, in the paper's form: the variants over the parameter.
 fn page(
     paper: &Paper,
-    scale: Scale,
+    (scale, seeds): (Scale, u32),
     studies: &[Study],
     measured: &[Measured],
     judged: &[Judged<'_>],
 ) -> String {
-    let notes = vec![format!("scale {}", scale_name(scale))];
+    let notes = vec![extent(scale, seeds)];
     let claims = TextTable {
         title: "Claims".into(),
         columns: vec!["claim", "figure", "", "quantity", "paper", "ours", "band", "verdict"],
@@ -286,6 +291,9 @@ fn page(
             .collect(),
     };
     let figures = studies.iter().zip(measured).map(|(study, measured)| {
+        let is_logarithmic = study.names.is_empty() && measured.rows.iter().all(|row| row.x > 0.0);
+        let has_zeros = measured.rows.iter().any(|row| row.metrics.values().any(|value| *value == 0.0));
+        let gaps = if is_logarithmic && has_zeros { " A curve has a gap where its value is 0." } else { "" };
         let panel = |&(metric, title): &(&str, &str)| CurvePanel {
             title: title.to_owned(),
             result: metric.to_owned(),
@@ -294,17 +302,17 @@ fn page(
                 .iter()
                 .map(|variant| {
                     let rows = measured.rows.iter().filter(|row| row.variant == *variant);
-                    let points = rows.filter_map(|row| Some((row.x, *row.metrics.get(metric)?)));
-                    let points = points.filter(|(_, y)| y.is_finite() && *y > 0.0).collect();
+                    let points =
+                        rows.map(|row| (row.x, *row.metrics.get(metric).unwrap_or(&f64::NAN))).collect();
                     Curve { name: (*variant).to_owned(), points, is_reference: false }
                 })
                 .collect(),
         };
         Curves {
             title: format!("Study `{}`", study.name),
-            caption: format!("{}. Missing: {}.", study.what, study.missing),
+            caption: format!("{}. Missing: {}.{gaps}", study.what, study.missing),
             parameter: numbered(study),
-            is_logarithmic: study.names.is_empty(),
+            is_logarithmic,
             panels: study.metrics.iter().map(panel).collect(),
         }
     });

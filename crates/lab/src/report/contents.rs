@@ -19,7 +19,7 @@ pub struct Text {
 pub struct Curve {
     /// What its points have in common, as in `greedy`.
     pub name: String,
-    /// Parameter and result, ascending.
+    /// Parameter and result, ascending. A result that is not a number, or has no place on a logarithmic axis, is a gap.
     pub points: Vec<(f64, f64)>,
     /// Whether it is a reference for the curve before it, drawn fainter in the same colour.
     pub is_reference: bool,

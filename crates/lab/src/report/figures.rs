@@ -449,7 +449,13 @@ fn parameter((number, curves): (u32, &Curves)) -> Figure {
                     }
                     colour += 1;
                 }
-                let point = |&(x, y): &(f64, f64)| Point { from: x, to: x, value: Some(y), spread: None };
+                let has_place = |y: &f64| y.is_finite() && (!curves.is_logarithmic || *y > 0.0);
+                let point = |&(x, y): &(f64, f64)| Point {
+                    from: x,
+                    to: x,
+                    value: Some(y).filter(has_place),
+                    spread: None,
+                };
                 lines.push(Line {
                     variant: OWN_COLOURS + colour.max(1) - 1,
                     name: curve.name.clone(),

@@ -260,7 +260,7 @@ fn threads(variant: usize, x: f64, seed: u64, scale: Scale, change: fn(&mut Setu
     let result = measure(&setup);
     let (syncing, others): (Vec<_>, Vec<_>) =
         result.workloads.iter().partition(|workload| workload.name == "syncing");
-    let writes_per_s = |workload: &&WorkloadResult| workload.calls_per_s(&workload.sum(&["write"]));
+    let writes_per_s = |workload: &&WorkloadResult| rate(workload, &["write"]);
     vec![
         syncing.iter().map(writes_per_s).sum(),
         others.iter().map(writes_per_s).sum(),

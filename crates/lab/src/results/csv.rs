@@ -1,7 +1,7 @@
 //! Time series as CSV, one line per interval of each kind of request, under a header line.
 //!
 //! Invariants: the lines of one kind are equidistant, because intervals without requests are written too;
-//! the latencies of such a line are empty, not zero.
+//! the latencies of such a line are empty, not zero. A group of jobs that began at different times has no series, and no lines.
 
 use csv::Writer;
 use flashweir_sim::measure::{RunResult, kind_name};
@@ -30,7 +30,7 @@ pub fn write_csv(runs: &[RunResult], out: impl Write) -> io::Result<()> {
     csv.write_record(CSV_COLUMNS)?;
     for run in runs {
         for job in &run.jobs {
-            for kind in &job.kinds {
+            for kind in job.kinds.iter().filter(|kind| !kind.series.is_empty()) {
                 for interval in job.intervals(kind) {
                     let (mean, p99) = interval
                         .latency_mean_p99_ns

@@ -71,14 +71,20 @@ pub(crate) fn job_rows(runs: &[RunResult]) -> (Table, Vec<Note>) {
         let first = group[0];
         for (name, kind) in job_kinds(&group) {
             let seen: Vec<_> = group.iter().filter_map(|run| find(run, name, kind)).collect();
+            // A seed in which the job completed none has a rate of 0, and no latency.
+            let jobs = || group.iter().filter_map(|run| run.jobs.iter().find(|job| job.name == name));
+            let rate = |value: fn(&JobResult, &KindResult) -> f64| {
+                let of = |job: &JobResult| job.kind(kind).map_or(0.0, |found| value(job, found));
+                estimate(&jobs().map(of).collect::<Vec<_>>())
+            };
             let cell = |value: fn(&JobResult, &KindResult) -> f64| {
                 estimate(&seen.iter().map(|(job, kind)| value(job, kind)).collect::<Vec<_>>())
             };
             table.rows.push(Row {
                 names: [&first.device, &first.workload, name, kind_name(kind)].map(str::to_owned).into(),
                 cells: vec![
-                    cell(|job, kind| job.iops(kind)),
-                    cell(|job, kind| job.bytes_per_s(kind) / 1e6),
+                    rate(|job, kind| job.iops(kind)),
+                    rate(|job, kind| job.bytes_per_s(kind) / 1e6),
                     cell(|_, kind| kind.lat.summary.mean_ns / 1e3),
                     cell(|_, kind| percentile_us(&kind.lat, Percentile::P50)),
                     cell(|_, kind| percentile_us(&kind.lat, Percentile::P99)),

@@ -389,11 +389,15 @@ impl JobResult {
     }
 
     /// Merges several jobs, under the name and options of the first. Distributions are merged; the series is merged if
-    /// the jobs share start and interval, and is empty otherwise. The 99th percentile of a merged interval is the
+    /// the jobs share start and interval, as far as anything of them was measured, and is empty otherwise. The 99th percentile of a merged interval is the
     /// largest of the jobs', an upper bound.
     pub fn merge(jobs: &[Self]) -> Option<Self> {
         let (first, rest) = jobs.split_first()?;
-        let aligned = rest.iter().all(|j| (j.start_ns, j.interval_ns) == (first.start_ns, first.interval_ns));
+        // A job of which nothing was measured has no series that could differ.
+        let measured = jobs.iter().filter(|job| !job.kinds.is_empty());
+        let mut grids = measured.map(|job| (job.start_ns, job.interval_ns));
+        let grid = grids.next();
+        let aligned = grids.all(|other| Some(other) == grid);
         let mut merged = first.clone();
         merged.steady_state = merged.steady_state.filter(|_| rest.is_empty());
         merged.spans_ns = (!rest.is_empty()).then(|| jobs.iter().map(Self::spans_ns).sum());
@@ -419,7 +423,10 @@ impl JobResult {
             }
         }
         merged.kinds.sort_by_key(|k| kind_index(k.kind));
-        if !aligned {
+        if !aligned
+            || grid
+                .is_some_and(|(start, interval)| (start, interval) != (merged.start_ns, merged.interval_ns))
+        {
             merged.kinds.iter_mut().for_each(|k| k.series.clear());
         }
         Some(merged)
