@@ -71,7 +71,7 @@ pub(crate) fn run(names: &[&str]) -> Result<bool, String> {
     let mut good = true;
     for (name, kind) in ALL.iter().filter(|(name, _)| names.is_empty() || names.contains(name)) {
         println!("── {name}");
-        let mut file = Evidence::open(name)?;
+        let mut file = Evidence::open(name, kind)?;
         good &= match *kind {
             Kind::CrashWorlds { chunk, wanted } => file.crash_worlds(false, chunk, wanted)?,
             Kind::CrashDrawn { chunk, wanted } => file.crash_worlds(true, chunk, wanted)?,
@@ -173,16 +173,18 @@ struct Evidence {
 }
 
 impl Evidence {
-    /// Continues the file of this name if the code that it judges is as it was, and if it is of the given seed where there is one;
-    /// otherwise begins a new one. A continued run keeps its seed and the commit that it began with.
-    fn open(name: &str) -> Result<Self, String> {
+    /// Continues the file of this name if the code that it judges and what is to be run are as they were, and if it is of the given seed where
+    /// there is one; otherwise begins a new one. A continued run keeps its seed and the commit that it began with.
+    fn open(name: &str, kind: &Kind) -> Result<Self, String> {
         let dir = root().join("docs/evidence");
         std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
         let path = dir.join(format!("{name}.json"));
         let old: Option<Value> =
             std::fs::read_to_string(&path).ok().and_then(|text| serde_json::from_str(&text).ok());
+        let plan = format!("{kind:?}");
         let fixed = std::env::var_os("FLASHWEIR_SEED").is_some();
         if let Some(old) = old
+            && old["plan"] == json!(plan)
             && freshness::age(name, &old)?.is_none()
             && let Some(seed) = old["seed"].as_u64()
             && (!fixed || seed == self::seed()?)
@@ -192,7 +194,7 @@ impl Evidence {
         }
         let seed = seed()?;
         let content = json!({
-            "name": name, "commit": commit(), "seed": seed, "machine": machine(), "complete": false, "chunks": [],
+            "name": name, "plan": plan, "commit": commit(), "seed": seed, "machine": machine(), "complete": false, "chunks": [],
         });
         Ok(Self { path, seed, content })
     }
@@ -365,12 +367,13 @@ impl Evidence {
         take(&mut weir_builds(self.seed))?;
         let program = weir(self.seed).get_program().to_owned();
         while self.sum("cuts") < wanted {
-            let seed = self.seed + 1_000 * self.chunks().len() as u64;
+            // Cuts of a chunk have consecutive seeds; the pauses before them, which a script draws, differ from those of other chunks.
+            let seed = self.seed + 1_001 * self.chunks().len() as u64;
             let mut run = Command::new(root().join("examples/databases").join(script));
             run.env("WEIR", &program).env("CUTS", chunk.to_string()).env("SEED", seed.to_string());
             let said = take(run.env(setting.0, setting.1))?;
             let said = said.lines().last().unwrap_or_default();
-            self.add_chunk(json!({ "seed": seed, "cuts": chunk, "said": said }))?;
+            self.add_chunk(json!({ "seed": seed, "setting": setting, "cuts": chunk, "said": said }))?;
             println!("   {} of {wanted} cuts", self.sum("cuts"));
         }
         self.finish(json!({ "cuts": self.sum("cuts"), "violations": 0 }))?;

@@ -76,7 +76,10 @@ pub(crate) fn age(name: &str, content: &Value) -> Result<Option<String>, String>
     }
     let mut arguments = vec!["diff", "--name-only", hash, "--"];
     arguments.extend(paths.iter().copied().flatten());
-    let changed = output("git", &arguments).unwrap_or_default().lines().count();
+    let Some(changed) = output("git", &arguments) else {
+        return Ok(Some(format!("of commit {hash}, to which git does not compare")));
+    };
+    let changed = changed.lines().count();
     let commits = format!("{hash}..HEAD");
     let commits = output("git", &["rev-list", "--count", &commits]).unwrap_or_default();
     Ok(match (changed, rest) {

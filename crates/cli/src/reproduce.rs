@@ -292,8 +292,8 @@ fn page(
     };
     let figures = studies.iter().zip(measured).map(|(study, measured)| {
         let is_logarithmic = study.names.is_empty() && measured.rows.iter().all(|row| row.x > 0.0);
-        let has_zeros = measured.rows.iter().any(|row| row.metrics.values().any(|value| *value == 0.0));
-        let gaps = if is_logarithmic && has_zeros { " A curve has a gap where its value is 0." } else { "" };
+        let gaps =
+            if is_logarithmic { " A curve has a gap where its value is 0 or was not measured." } else { "" };
         let panel = |&(metric, title): &(&str, &str)| CurvePanel {
             title: title.to_owned(),
             result: metric.to_owned(),

@@ -15,7 +15,7 @@ impl<'a> FastForward<'a> {
     /// Begins on a quiet device whose deallocations are durable.
     ///
     /// # Panics
-    /// It is not quiet, or a deallocation is not on the medium.
+    /// It is not quiet, a deallocation is not on the medium, or an epoch is not complete.
     pub fn new(device: &'a mut Device) -> Self {
         assert!(device.is_quiet(), "time stands still only for a quiet device");
         let (firmware, cx) = device.page_mapped();

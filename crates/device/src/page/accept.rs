@@ -20,9 +20,9 @@ use flashweir_core::command::StreamId;
 use flashweir_core::index::Idx;
 use flashweir_core::units::LBA_BYTES;
 use flashweir_core::{Address, Command, Data, DeviceError, Lba, Lpn, Op, Order, Payload, Ppa};
+use flashweir_ftl::MapWord;
 use flashweir_ftl::map_log::Pin;
 use flashweir_ftl::recovery::{Change, TrimRecord};
-use flashweir_ftl::{BlockId, MapWord};
 use std::sync::Arc;
 
 /// Result of accepting one piece of a deallocation.
@@ -116,7 +116,8 @@ impl PageFtl {
         }
     }
 
-    /// Refuses a command that would keep a part of a unit which cannot be read: nothing of it is done.
+    /// Refuses a command that would keep a part of a unit which cannot be read: nothing of it is done. Only contents that are stored outside,
+    /// as those of a volume, can become unreadable.
     fn refuse_unreadable(&mut self, cx: &mut Cx, at: u32) -> bool {
         let active = cx.front.commands.get(at);
         let (Op::Write { lba, blocks, .. } | Op::WriteZeroes { lba, blocks }) = active.command.op else {
@@ -478,9 +479,7 @@ impl PageFtl {
         };
         let seq = cx.accept(at);
         let mut owners = Owners::of(cx.front.commands.get(at).command.tags);
-        let changed = self.unmap(cx, (Lpn(from), Lpn(to)), seq, &mut owners, |ftl, block| {
-            ftl.trimmed[block.index()] += 1;
-        });
+        let changed = self.unmap(cx, (Lpn(from), Lpn(to)), seq, &mut owners, true);
         cx.metrics.host_units_trimmed += to - from;
         if (changed || stream.is_some()) && cx.keeps_metadata() {
             let trim = TrimRecord { lpn: Lpn(from), count: to - from, seq };
@@ -549,7 +548,7 @@ impl PageFtl {
         (first, end): (Lpn, Lpn),
         seq: u64,
         owners: &mut Owners,
-        mut note: impl FnMut(&mut Self, BlockId),
+        is_trim: bool,
     ) -> bool {
         let mut changed = false;
         let mut at = first;
@@ -562,7 +561,7 @@ impl PageFtl {
                     Place::Nowhere => break,
                     Place::Slot(slot) => word = self.unmap_slot(slot, seq, owners),
                     Place::Unit(ppa) => {
-                        note(self, cx.flash.blocks.block(ppa));
+                        self.trimmed[cx.flash.blocks.block(ppa).index()] += u32::from(is_trim);
                         self.place_changed(lpn);
                         self.drop_after_log(cx, ppa);
                         break;

@@ -352,7 +352,7 @@ impl PageFtl {
             bound.push((Claim { lpn: dst, content, place }, word));
         }
         for (Claim { lpn, .. }, word) in &bound {
-            self.unmap(cx, (*lpn, Lpn(lpn.0 + 1)), seq, &mut owners, |_, _| {});
+            self.unmap(cx, (*lpn, Lpn(lpn.0 + 1)), seq, &mut owners, false);
             self.map.replace(*lpn, *word);
             self.place_changed(*lpn);
         }

@@ -422,8 +422,8 @@ impl<F: Fs> File<F> {
         Ok(())
     }
 
-    /// Makes `len` bytes from `offset` on zeros; whole pages among them become a hole. The length of the file stays. `EOPNOTSUPP`
-    /// if the file system cannot.
+    /// Makes `len` bytes from `offset` on zeros; whole pages among them become a hole. The length of the file stays. As on ext4 of Linux, a
+    /// range that begins behind the end is left as it is, with the room that is reserved there. `EOPNOTSUPP` if the file system cannot.
     pub async fn punch_hole(&self, offset: u64, len: u64) -> Result<()> {
         let end = self.check_range(offset, len)?;
         let (vfs, inode) = (self.vfs(), self.inode.rc());
@@ -446,7 +446,8 @@ impl<F: Fs> File<F> {
             vfs.flush_range(inode, (first, last)).await?;
             vfs.0.fs.punch_pages(inode.ino, first, last - first, vfs.timestamp()).await?;
         }
-        // The rest of the pages at both ends, as far as the file goes: within one page each.
+        // The rest of the pages at both ends, as far as the file goes: within one page each, and of a withheld
+        // file the whole range.
         let edges = if first <= last {
             [(offset, first * PAGE), (last * PAGE, end)]
         } else {

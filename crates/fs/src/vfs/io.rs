@@ -91,8 +91,8 @@ impl<F: Fs> Drop for Reading<'_, F> {
 impl<F: Fs> Vfs<F> {
     // Reading.
 
-    /// Reads from `offset` on, up to the end of the file. Where a page is absent, at least `want_pages` pages are read from the
-    /// file system.
+    /// Reads from `offset` on, up to the end of the file. Where a page is absent, it is read with all behind it up to `want_pages`
+    /// pages from that of `offset` on.
     pub(crate) async fn read_buffered(
         &self,
         inode: &Rc<Inode>,
@@ -446,9 +446,9 @@ impl<F: Fs> Vfs<F> {
         let before = inode.size.get();
         if size >= before {
             self.end_last_page(inode, (size, size)).await?;
-            let attr = self.0.fs.setattr(inode.ino, changes).await?;
-            inode.size.set(size);
-            return Ok(attr);
+            let result = self.0.fs.setattr(inode.ino, changes).await;
+            self.take_size(inode, result.is_ok().then_some(size), before).await;
+            return result;
         }
         let tail = (size % PAGE) as usize;
         if tail != 0 {
@@ -470,12 +470,17 @@ impl<F: Fs> Vfs<F> {
                 Err(errno) => Err(errno),
             }
         };
-        if result.is_err() {
-            // A change of several steps may have ended behind its first one.
-            let attr = self.0.fs.getattr(inode.ino).await;
-            inode.size.set(attr.map_or(before, |attr| attr.size));
-        }
+        self.take_size(inode, result.is_ok().then_some(size), before).await;
         result
+    }
+
+    /// Takes over the size that a change has given the file. One of several steps may have ended with an error behind its first one.
+    async fn take_size(&self, inode: &Inode, changed: Option<u64>, before: u64) {
+        let size = match changed {
+            Some(size) => size,
+            None => self.0.fs.getattr(inode.ino).await.map_or(before, |attr| attr.size),
+        };
+        inode.size.set(size);
     }
 
     /// The file is about to become longer by a change of `from..to`: bytes on the disk behind the current end, which a power cut can leave,

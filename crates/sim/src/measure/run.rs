@@ -389,15 +389,10 @@ impl JobResult {
     }
 
     /// Merges several jobs, under the name and options of the first. Distributions are merged; the series is merged if
-    /// the jobs share start and interval, as far as anything of them was measured, and is empty otherwise. The 99th percentile of a merged interval is the
-    /// largest of the jobs', an upper bound.
+    /// the jobs of which something was measured share the first start and the interval, and is empty otherwise. The 99th
+    /// percentile of a merged interval is the largest of the jobs', an upper bound.
     pub fn merge(jobs: &[Self]) -> Option<Self> {
         let (first, rest) = jobs.split_first()?;
-        // A job of which nothing was measured has no series that could differ.
-        let measured = jobs.iter().filter(|job| !job.kinds.is_empty());
-        let mut grids = measured.map(|job| (job.start_ns, job.interval_ns));
-        let grid = grids.next();
-        let aligned = grids.all(|other| Some(other) == grid);
         let mut merged = first.clone();
         merged.steady_state = merged.steady_state.filter(|_| rest.is_empty());
         merged.spans_ns = (!rest.is_empty()).then(|| jobs.iter().map(Self::spans_ns).sum());
@@ -423,10 +418,10 @@ impl JobResult {
             }
         }
         merged.kinds.sort_by_key(|k| kind_index(k.kind));
-        if !aligned
-            || grid
-                .is_some_and(|(start, interval)| (start, interval) != (merged.start_ns, merged.interval_ns))
-        {
+        // A job of which nothing was measured has no series that could differ.
+        let grid = (merged.start_ns, merged.interval_ns);
+        let measured = jobs.iter().filter(|job| !job.kinds.is_empty());
+        if !measured.map(|job| (job.start_ns, job.interval_ns)).all(|other| other == grid) {
             merged.kinds.iter_mut().for_each(|k| k.series.clear());
         }
         Some(merged)

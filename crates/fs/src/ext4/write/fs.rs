@@ -654,7 +654,7 @@ impl Ext4 {
             {
                 ended = copied(&*self.port, &share, reason, |write| self.port.write(write)).await;
             }
-            self.failed.set(self.failed.get() || ended.is_err());
+            self.fail_if(ended.is_err());
             self.end_write(number);
             result = result.and(ended);
         }
@@ -852,7 +852,7 @@ impl Engine for Ext4 {
         let is_done = self.change(|state| state.resize(ino, size)).await?;
         let ended = self.end_truncation(ino, is_done).await;
         // What is left behind the end would be contents again if the file became longer; the next mount goes on with it.
-        self.failed.set(self.failed.get() || ended.is_err());
+        self.fail_if(ended.is_err());
         ended
     }
 

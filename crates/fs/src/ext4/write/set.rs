@@ -57,8 +57,7 @@ impl Ext4 {
         for part in parts {
             let placed = self.put_part(number(part)?, part).await;
             if placed.is_err() {
-                self.failed.set(true);
-                self.changes.notify();
+                self.fail_if(true);
                 return placed;
             }
         }

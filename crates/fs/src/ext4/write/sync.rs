@@ -71,10 +71,8 @@ impl Ext4 {
             }
             is_working.set(true);
             let result = step().await;
-            if result.is_err() {
-                self.failed.set(true);
-            }
             is_working.set(false);
+            self.fail_if(result.is_err());
             self.changes.notify();
             result?;
         }
@@ -208,8 +206,16 @@ impl Ext4 {
         self.sync_all().await?;
         let ended = self.end_journal().await;
         // The journal on the disk may hold what is not at its place: another attempt must not declare it empty.
-        self.failed.set(self.failed.get() || ended.is_err());
+        self.fail_if(ended.is_err());
         ended
+    }
+
+    /// Ends all changes of this mount if something has failed that the next one has to mend.
+    pub(super) fn fail_if(&self, has_failed: bool) {
+        if has_failed {
+            self.failed.set(true);
+            self.changes.notify();
+        }
     }
 
     async fn end_journal(&self) -> Result<()> {

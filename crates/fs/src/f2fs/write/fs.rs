@@ -365,7 +365,8 @@ impl Nodes for State {
     fn attr(&self, ino: Nid) -> Step<Attr> {
         let inode = self.inode(ino)?;
         // As in Linux, contents within the inode are counted by their length.
-        let is_within = inode.has_inline(inline::DATA) || inode.has_inline(inline::DENTRY);
+        let is_file = inode.kind() == NodeKind::Regular;
+        let is_within = is_file && inode.has_inline(inline::DATA) || inode.has_inline(inline::DENTRY);
         let within_512 = if is_within { inode.size.div_ceil(512) } else { 0 };
         Ok(Attr {
             ino: Self::ino(inode.nid),
