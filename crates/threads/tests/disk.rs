@@ -407,7 +407,8 @@ fn what_was_damaged_since_it_was_closed_is_said() {
     assert!(lost.is_some());
     let mut disk = open(true).unwrap();
     let left = shows(&disk);
-    assert!((TINY.user_units - 4..TINY.user_units).contains(&left), "{left}: a program at most is lost");
+    // Which units of it GC has copied elsewhere is up to the threads: all four, once.
+    assert!((TINY.user_units - 4..=TINY.user_units).contains(&left), "{left}: a program at most is lost");
     disk.seal().unwrap();
     drop(disk);
     // It is as it was closed.
