@@ -395,26 +395,28 @@ fn what_was_damaged_since_it_was_closed_is_said() {
     assert_eq!(shows(&disk), TINY.user_units, "nothing was changed by who was refused");
     disk.seal().unwrap();
     drop(disk);
-    let lost = (0..programs).map(record).find(|&place| {
+    // Which units of a program GC has copied elsewhere is up to the threads: now and then all of them.
+    let mut places = (0..programs).map(record);
+    let left = loop {
+        let place = places.next().expect("some program has what is nowhere else");
         flip(place);
-        let is_damaged = matches!(open(false), Err(OpenError::Damaged));
-        if !is_damaged {
+        if !matches!(open(false), Err(OpenError::Damaged)) {
             flip(place);
             open(false).unwrap().seal().unwrap();
+            continue;
         }
-        is_damaged
-    });
-    assert!(lost.is_some());
-    let mut disk = open(true).unwrap();
-    let left = shows(&disk);
-    // Which units of it GC has copied elsewhere is up to the threads: all four, once.
-    assert!((TINY.user_units - 4..=TINY.user_units).contains(&left), "{left}: a program at most is lost");
-    disk.seal().unwrap();
-    drop(disk);
+        let mut disk = open(true).unwrap();
+        let left = shows(&disk);
+        disk.seal().unwrap();
+        if left < TINY.user_units {
+            break left;
+        }
+    };
+    assert!(left >= TINY.user_units - 4, "{left}: a program at most is lost");
     // It is as it was closed.
     assert_eq!(shows(&open(false).unwrap()), left);
     // No seal is left by who did not close it.
-    flip((0..programs).map(record).find(|&place| place > lost.unwrap()).unwrap());
+    flip(places.next().unwrap());
     assert!(open(false).is_ok());
 }
 
