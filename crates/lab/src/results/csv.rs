@@ -30,7 +30,7 @@ pub fn write_csv(runs: &[RunResult], out: impl Write) -> io::Result<()> {
     csv.write_record(CSV_COLUMNS)?;
     for run in runs {
         for job in &run.jobs {
-            for kind in job.kinds.iter().filter(|kind| !kind.series.is_empty()) {
+            for kind in &job.kinds {
                 for interval in job.intervals(kind) {
                     let (mean, p99) = interval
                         .latency_mean_p99_ns

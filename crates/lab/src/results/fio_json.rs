@@ -315,8 +315,7 @@ struct Samples {
 
 impl Samples {
     fn of(job: &JobResult, kind: Option<&KindResult>, rate: fn(&Interval) -> f64) -> Self {
-        // Merged jobs that do not share start and interval have no series.
-        let Some(kind) = kind.filter(|k| !k.series.is_empty()) else { return Self::default() };
+        let Some(kind) = kind else { return Self::default() };
         let (mut rates, idle) = job.busy_intervals(kind, rate);
         if rates.is_empty() && idle == 0 {
             rates = job.intervals(kind).map(|i| rate(&i)).collect();

@@ -228,11 +228,7 @@ pub fn shortfalls(job: &JobResult, kind: &KindResult) -> Vec<Shortfall> {
             break;
         }
     }
-    // Jobs of a group that began at different times have no series.
-    let rates = match kind.series.is_empty() {
-        true => Vec::new(),
-        false => job.full_rates(kind, RATES_MAX),
-    };
+    let rates = job.full_rates(kind, RATES_MAX);
     let Some(windows) = batched(&rates, STEADY_WINDOWS) else {
         found.push(Shortfall::FewIntervals { have: rates.len(), needed: STEADY_WINDOWS });
         return found;

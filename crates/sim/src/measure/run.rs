@@ -331,11 +331,12 @@ impl JobResult {
         }
     }
 
-    /// Numbers of the full intervals in which `kind` was measured.
+    /// Numbers of the full intervals in which `kind` was measured; none without a series (see [`Self::merge`]).
     fn full_intervals(&self, kind: &KindResult) -> Range<u64> {
         let interval_ns = self.interval_ns.max(1);
         let [start, end] = self.between_ns(kind).map(|at| at - self.start_ns);
-        let (first, end) = (start.div_ceil(interval_ns), end / interval_ns);
+        let first = start.div_ceil(interval_ns);
+        let end = if kind.series.is_empty() { 0 } else { end / interval_ns };
         first..end.max(first)
     }
 
@@ -365,12 +366,13 @@ impl JobResult {
     }
 
     /// Iterates over every interval in which `kind` was measured, including those without completions: a stall is zero, not a
-    /// gap.
+    /// gap. There is none without a series (see [`Self::merge`]).
     pub fn intervals<'a>(&'a self, kind: &'a KindResult) -> impl Iterator<Item = Interval> + 'a {
         let interval_ns = self.interval_ns.max(1);
         let [start, end] = self.between_ns(kind).map(|at| at - self.start_ns);
         let mut rows = kind.series.iter().peekable();
-        (start / interval_ns..end.div_ceil(interval_ns))
+        let end = if kind.series.is_empty() { 0 } else { end.div_ceil(interval_ns) };
+        (start / interval_ns..end)
             .map(move |index| self.interval(kind, index, rows.next_if(|row| row.index == index)))
     }
 
